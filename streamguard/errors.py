@@ -1,0 +1,104 @@
+"""Every error that a user can meet. Each class says when; each message says what, where and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerUnavailableError",
+    "CaseFileError",
+    "ClusterSettingsError",
+    "ConfigurationError",
+    "DeliveryFailedError",
+    "EmbeddedBrokerError",
+    "MissingExtraError",
+    "MissingRunError",
+    "PolicyFileError",
+    "PositionLostError",
+    "RecordTooLargeError",
+    "ReplayInputError",
+    "SettingsFileError",
+    "StreamguardError",
+    "TooDeepError",
+    "TopicMismatchError",
+    "TopicMissingError",
+    "UnreadableRecordError",
+    "WrongShapeError",
+]
+
+
+class StreamguardError(Exception):
+    """The base of all errors raised on purpose by streamguard."""
+
+
+class UnreadableRecordError(StreamguardError):
+    """A record of the events topic is no event: not UTF-8, not JSON, not MessagePack, or empty.
+
+    The worker sends such a record to the dead-letter topic and goes on.
+    """
+
+
+class WrongShapeError(UnreadableRecordError):
+    """A record is well-formed, but a field has the wrong type or a required field is missing."""
+
+
+class MissingRunError(UnreadableRecordError):
+    """An event names neither a `run_id` nor a `session_id`, or both are blank."""
+
+
+class TooDeepError(UnreadableRecordError):
+    """The arrays and objects of a record are nested deeper than `limits.json_depth`."""
+
+
+class RecordTooLargeError(UnreadableRecordError):
+    """A record's value is larger than `limits.record_bytes`."""
+
+
+class ConfigurationError(StreamguardError):
+    """The base of errors in what the user configured; nothing was started."""
+
+
+class PolicyFileError(ConfigurationError):
+    """A policy file cannot be read, has an unknown key, or a value that is not allowed."""
+
+
+class SettingsFileError(ConfigurationError):
+    """A settings file, a STREAMGUARD_* variable or a flag has an unknown key or a value that is not allowed."""
+
+
+class ClusterSettingsError(ConfigurationError):
+    """The `[kafka]` settings contradict each other, or a certificate or password file cannot be read."""
+
+
+class CaseFileError(ConfigurationError):
+    """A file given to `streamguard policy test` is no case file: the line and what is wrong are named."""
+
+
+class ReplayInputError(StreamguardError):
+    """A file given to `streamguard replay` cannot be opened or is damaged (a broken gzip, for example)."""
+
+
+class MissingExtraError(StreamguardError):
+    """A command needs an optional package that is not installed; the message names the extra to install."""
+
+
+class EmbeddedBrokerError(StreamguardError):
+    """The embedded broker of the demo did not start, or ended while it was needed."""
+
+
+class BrokerUnavailableError(StreamguardError):
+    """No Kafka broker answered at the bootstrap address within the time allowed."""
+
+
+class TopicMissingError(StreamguardError):
+    """A topic that the worker needs does not exist; `streamguard topics create` makes it."""
+
+
+class TopicMismatchError(StreamguardError):
+    """Topics exist with partition counts that do not match; verdicts could not keep to their event's partition."""
+
+
+class PositionLostError(StreamguardError):
+    """The position the group had committed is no longer on the broker: records were deleted unread."""
+
+
+class DeliveryFailedError(StreamguardError):
+    """A verdict or dead letter was not acknowledged in time; the worker stops without committing past it."""

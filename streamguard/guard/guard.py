@@ -1,0 +1,296 @@
+"""The guard of one partition: many interleaved runs, each event in, its verdicts out.
+
+A pure function of the events and the policy. Time is stream time: the highest record timestamp so far.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from streamguard.events import Compaction, Event, RunEnded, Source, ToolCall, ToolResult, run_of
+from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
+from streamguard.guard.detectors import Finding, judge
+from streamguard.guard.messages import abort_message, finding_message
+from streamguard.guard.outcome import Kind, kind_of, outcome_of, unknown_tool
+from streamguard.guard.run import Abort, EventIds, Run
+from streamguard.guard.signature import public_signature, signature_of, tool_named
+from streamguard.guard.window import Call
+from streamguard.policy import Policy, PolicySet
+from streamguard.verdicts import Verdict
+
+__all__ = ["Counters", "Guard", "Limits"]
+
+SILENCE: Final[tuple[Verdict, ...]] = ()
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds the guard's memory. `idle_ms`: time without an event after which a run is forgotten."""
+
+    runs: int = 100_000
+    idle_ms: int = 24 * 3600 * 1000
+    waiting_calls: int = 256
+    event_ids: int = 256
+
+
+class Counters:
+    """What happened, in numbers of events, calls or runs. Nothing in the guard depends on them."""
+
+    __slots__ = ("armed", "duplicates", "evicted_runs", "events", "expired_runs", "forgotten_calls", "orphans")
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.duplicates = 0  # events whose event_id came before
+        self.orphans = 0  # results without arguments whose call is not known
+        self.forgotten_calls = 0  # waiting calls beyond limits.waiting_calls
+        self.expired_runs = 0  # idle for longer than limits.idle_ms
+        self.evicted_runs = 0  # least recently active beyond limits.runs
+        self.armed = 0  # times the post-compaction guard was armed
+
+
+class Guard:
+    """Judges the events of one partition, in their order.
+
+    Not for use from several threads. `policies` may be one policy for all agents.
+    """
+
+    def __init__(self, policies: PolicySet | Policy, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.counters = Counters()
+        self._policies = policies
+        self._resolved: dict[str | None, tuple[Policy, str]] = {}
+        self._runs: OrderedDict[str, Run] = OrderedDict()  # least recently active first
+        self._time = 0  # stream time, ms
+        self._next_expiry: float = 0  # no run expires before
+
+    def __len__(self) -> int:
+        """Count the runs in memory."""
+        return len(self._runs)
+
+    def observe(self, event: Event, source: Source) -> Sequence[Verdict]:
+        """Take the next event of the partition; return its verdicts, in order, usually none.
+
+        Raises `MissingRunError` if the event names neither run nor session.
+        """
+        run_id = run_of(event)
+        self.counters.events += 1
+        if source.timestamp > self._time:
+            self._time = source.timestamp
+            if self._time > self._next_expiry:
+                self._expire()
+        kind = type(event)
+        if kind is RunEnded:
+            self._runs.pop(run_id, None)
+            return SILENCE
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._begin(run_id, event.agent_id)
+        else:
+            self._runs.move_to_end(run_id)
+            if event.agent_id is not None and event.agent_id != run.agent_id:
+                run.follow(event.agent_id, *self._policy_of(event.agent_id))
+        run.last_seen = self._time
+        if event.event_id is not None and self._repeated(run, event.event_id):
+            return SILENCE
+        if kind is ToolCall:
+            return self._call(run, event, source)
+        if kind is ToolResult:
+            return self._result(run, event, source)
+        return self._compaction(run)
+
+    # runs
+
+    def _begin(self, run_id: str, agent_id: str | None) -> Run:
+        run = Run(run_id, agent_id, *self._policy_of(agent_id))
+        self._runs[run_id] = run
+        if len(self._runs) > self.limits.runs:
+            self._runs.popitem(last=False)
+            self.counters.evicted_runs += 1
+        return run
+
+    def _policy_of(self, agent_id: str | None) -> tuple[Policy, str]:
+        if isinstance(self._policies, Policy):
+            agent_id = None
+        elif agent_id not in self._policies.agents:
+            agent_id = None
+        known = self._resolved.get(agent_id)
+        if known is None:
+            policy = self._policies if isinstance(self._policies, Policy) else self._policies.of(agent_id)
+            known = self._resolved[agent_id] = (policy, policy.fingerprint)
+        return known
+
+    def _expire(self) -> None:
+        """Forget runs that were idle for too long; the least recently active come first."""
+        latest = self._time - self.limits.idle_ms
+        while self._runs:
+            oldest = next(iter(self._runs.values()))
+            if oldest.last_seen >= latest:
+                break
+            del self._runs[oldest.run_id]
+            self.counters.expired_runs += 1
+        first = next(iter(self._runs.values())).last_seen if self._runs else self._time
+        self._next_expiry = first + self.limits.idle_ms
+
+    def _repeated(self, run: Run, event_id: str) -> bool:
+        if run.event_ids is None:
+            run.event_ids = EventIds()
+        if run.event_ids.seen(event_id, max(self.limits.event_ids, 2 * run.policy.history_size)):
+            self.counters.duplicates += 1
+            return True
+        return False
+
+    # events
+
+    def _call(self, run: Run, event: ToolCall, source: Source) -> Sequence[Verdict]:
+        policy = run.policy
+        if run.abort is not None:
+            return self._call_after_abort(run, run.abort, event, source)
+        if policy.enabled is False:
+            return self._allow(run, event, source) if event.gate else SILENCE
+        tool = tool_named(event.tool)
+        signature = signature_of(tool, event.args, event.args_hash)
+        call = Call(tool.name, signature, event.call_id, kind_of(tool.name, event.args, policy.send_tools), source.offset)
+        finding = judge(policy, run.window, call) if policy.enabled else None
+        if finding is None or finding.action != "block":
+            run.window.append(call)
+        if event.call_id is not None:
+            self.counters.forgotten_calls += run.waiting.add(event.call_id, call, self.limits.waiting_calls)
+        if finding is not None and run.publishes(finding):
+            return (self._finding_verdict(run, call, finding, event, source),)
+        return self._allow(run, event, source) if event.gate else SILENCE
+
+    def _result(self, run: Run, event: ToolResult, source: Source) -> Sequence[Verdict]:
+        if run.abort is not None or run.policy.enabled is False:
+            return SILENCE
+        call = self._call_of_result(run, event, source.offset)
+        if call is None:
+            self.counters.orphans += 1
+            return SILENCE
+        outcome = outcome_of(event, Kind(call.kind))
+        if outcome is None:
+            return SILENCE
+        unknown = unknown_tool(event) if event.error is not None else None
+        settled = run.window.settle(call.signature, event.call_id, outcome, unknown)
+        if settled is None:
+            settled = Call(call.tool, call.signature, event.call_id, call.kind, source.offset)
+            run.window.append(settled)
+            run.window.settle(call.signature, event.call_id, outcome, unknown)
+        watch = run.watch
+        if watch is None or watch.attempts_left == 0:
+            return SILENCE
+        count = watch.observe(call.signature, outcome, settled.offset)
+        return (self._begin_abort(run, watch, call, count, event, source),) if count else SILENCE
+
+    def _call_of_result(self, run: Run, event: ToolResult, offset: int) -> Call | None:
+        """Find out what call a result belongs to: by its own arguments, or else by the call that waits for it."""
+        if event.args is UNSET and event.args_hash is None:
+            return run.waiting.take(event.call_id) if event.call_id is not None else None
+        waiting: Call | None = None
+        tool = tool_named(event.tool) if event.tool is not None else None
+        signature = signature_of(tool, event.args, event.args_hash) if tool is not None else None
+        if event.call_id is not None:
+            waiting = run.waiting.take(event.call_id, signature)
+        if tool is None:
+            if waiting is None:
+                return None
+            tool = tool_named(waiting.tool)
+        signature = signature or signature_of(tool, event.args, event.args_hash)
+        if waiting is not None and waiting.signature == signature:
+            return waiting
+        kind = kind_of(tool.name, event.args, run.policy.send_tools)
+        return Call(tool.name, signature, event.call_id, kind, offset)
+
+    def _compaction(self, run: Run) -> Sequence[Verdict]:
+        if run.policy.enabled is not False and run.abort is None:
+            if run.watch is None:
+                run.watch = CompactionWatch()
+            run.watch.arm(run.policy.compaction_window)
+            self.counters.armed += 1
+        return SILENCE
+
+    # aborted runs
+
+    def _begin_abort(
+        self, run: Run, watch: CompactionWatch, call: Call, count: int, event: ToolResult, source: Source
+    ) -> Verdict:
+        run.abort = Abort(
+            COMPACTION_LOOP_PERSISTED,
+            call.tool,
+            call.signature,
+            count,
+            run.policy.compaction_window,
+            tuple(watch.offsets),
+        )
+        return self._abort_verdict(run, run.abort, event.call_id, source)
+
+    def _call_after_abort(self, run: Run, abort: Abort, event: ToolCall, source: Source) -> Sequence[Verdict]:
+        """Say it again at the 1st, 2nd, 4th, 8th ... call, and to whoever waits for an answer."""
+        run.calls_after_abort += 1
+        calls = run.calls_after_abort
+        if event.gate or calls & (calls - 1) == 0:
+            return (self._abort_verdict(run, abort, event.call_id, source),)
+        return SILENCE
+
+    # verdicts
+
+    def _finding_verdict(self, run: Run, call: Call, finding: Finding, event: ToolCall, source: Source) -> Verdict:
+        return Verdict(
+            verdict_id=_verdict_id(source),
+            run_id=run.run_id,
+            agent_id=run.agent_id,
+            call_id=event.call_id,
+            tool=call.tool,
+            action=finding.action,
+            detector=finding.detector,
+            count=finding.count,
+            threshold=finding.threshold,
+            message=finding_message(finding.action, finding.detector, call.tool, finding.count, finding.paired_tool),
+            signature=public_signature(call.tool, call.signature),
+            paired_tool=finding.paired_tool,
+            evidence=finding.evidence(),
+            policy=run.fingerprint,
+            source=source,
+        )
+
+    def _abort_verdict(self, run: Run, abort: Abort, call_id: str | None, source: Source) -> Verdict:
+        return Verdict(
+            verdict_id=_verdict_id(source),
+            run_id=run.run_id,
+            agent_id=run.agent_id,
+            call_id=call_id,
+            tool=abort.tool,
+            action="abort",
+            detector=abort.detector,
+            count=abort.count,
+            threshold=abort.threshold,
+            message=abort_message(abort.tool, abort.count),
+            signature=public_signature(abort.tool, abort.signature),
+            evidence=abort.evidence,
+            policy=run.fingerprint,
+            source=source,
+        )
+
+    def _allow(self, run: Run, event: ToolCall, source: Source) -> Sequence[Verdict]:
+        """Answer a call whose executor waits: nothing is wrong, or nothing that was not said already."""
+        tool = tool_named(event.tool)
+        return (
+            Verdict(
+                verdict_id=_verdict_id(source),
+                run_id=run.run_id,
+                agent_id=run.agent_id,
+                call_id=event.call_id,
+                tool=tool.name,
+                action="allow",
+                policy=run.fingerprint,
+                source=source,
+            ),
+        )
+
+
+def _verdict_id(source: Source) -> str:
+    """Name the verdict after its event; an event causes one verdict at the most, number 0."""
+    return f"{source.partition}-{source.offset}-0"

@@ -1,0 +1,192 @@
+"""What counts as the same result: normalisers by tool, and the name of a tool that does not exist.
+
+Source of every rule: the section "Outcome hash" of the detection rules. Whatever a normaliser leaves out (durations,
+process ids, message ids) never looks like progress.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final
+
+from msgspec import UNSET
+from xxhash import xxh3_128_digest
+
+from streamguard.events import ToolResult
+from streamguard.guard.signature import canonical_json
+
+__all__ = ["Kind", "kind_of", "outcome_of", "unknown_tool"]
+
+
+class Kind(IntEnum):
+    """How the results of a call are compared. The value seeds the hash, so that no two kinds are ever equal."""
+
+    PLAIN = 1
+    EXEC = 2
+    POLL = 3
+    LOG = 4
+    SEND = 5
+
+
+_ERROR_SEED: Final = 100
+_WHOLE_SEED: Final = 101
+_PRODUCER_SEED: Final = 102
+
+MESSAGE_SENDS: Final = frozenset(
+    ("send", "broadcast", "reply", "thread-reply", "sendWithEffect", "sendAttachment", "upload-file", "sticker", "poll")
+)
+"""Actions of the tool `message` that send something out."""
+
+VOLATILE_KEYS: Final = frozenset(
+    (
+        "messageId", "message_id", "messageIds", "platformMessageId", "platformMessageIds", "fileId", "file_id",
+        "fileKey", "pollId", "poll_id", "receipt", "runId", "idempotencyKey", "ts", "timestamp", "sentAt",
+        "deliveredAt", "createdAt",
+    )
+)  # fmt: skip
+"""Keys that differ between two equal sends."""
+
+JS_BLANKS: Final = "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+"""What the reference's trim() takes away (ECMAScript white space and line ends); Python's own set differs."""
+
+_UNKNOWN: Final = re.compile(
+    r"""unknown\ tool[:\s]+["'`]?([a-z0-9_.-]+)
+      | tool\s+["'`]?([a-z0-9_.-]+)["'`]?\s+(?:not\ found|is\ not\ available)""",
+    re.IGNORECASE | re.ASCII | re.VERBOSE,
+)
+
+
+def kind_of(tool: str, args: Any, send_tools: tuple[str, ...]) -> Kind:
+    """Tell how results of this call are compared; `tool` is the normalised name."""
+    if tool == "exec":
+        return Kind.EXEC
+    if tool == "sessions_send":
+        return Kind.SEND
+    if type(args) is not dict:
+        return Kind.PLAIN
+    if tool == "process":
+        return {"poll": Kind.POLL, "log": Kind.LOG}.get(_string(args.get("action")), Kind.PLAIN)
+    if tool == "message":
+        return Kind.SEND if _string(args.get("action")) in MESSAGE_SENDS else Kind.PLAIN
+    if tool in send_tools and args.get("action") == "sendMessage" and _string(args.get("to")).strip(JS_BLANKS):
+        return Kind.SEND
+    return Kind.PLAIN
+
+
+def outcome_of(event: ToolResult, kind: Kind) -> bytes | None:
+    """Return the 16-byte hash of a result's outcome, None if the result says nothing about progress."""
+    if event.status == "blocked":
+        return None
+    if event.error is not None:
+        return xxh3_128_digest(error_text(event.error), _ERROR_SEED)
+    result = event.result
+    if event.result_hash is not None and (result is UNSET or result is None):
+        return xxh3_128_digest(event.result_hash.encode(), _PRODUCER_SEED)
+    if result is UNSET:
+        return None
+    if type(result) is not dict:
+        return xxh3_128_digest(canonical_json(result), _WHOLE_SEED)
+    details, text = _parts(result)
+    if details.get("status") == "blocked" and details.get("deniedReason") == "tool-loop":
+        return None
+    return xxh3_128_digest(_NORMALISERS[kind](details, text), kind)
+
+
+def unknown_tool(event: ToolResult) -> str | None:
+    """Return the name of the tool that the error says does not exist, in lower case; None if it says no such thing."""
+    if event.error is None or event.status == "blocked":
+        return None
+    found = _UNKNOWN.search(error_text(event.error).decode().strip(JS_BLANKS))
+    return (found[1] or found[2]).lower() if found else None
+
+
+def error_text(error: Any) -> bytes:
+    """Return an error as text: a string as it is, anything else as canonical JSON."""
+    return error.encode() if type(error) is str else canonical_json(error)
+
+
+def _parts(result: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Split a result into its details and its text; one with neither `content` nor `details` is its own details."""
+    details = result.get("details", UNSET)
+    content = result.get("content", UNSET)
+    if details is UNSET and content is UNSET:
+        return result, ""
+    if type(details) is not dict:
+        details = {}
+    if type(content) is not list:
+        return details, ""
+    texts = [
+        entry["text"]
+        for entry in content
+        if type(entry) is dict and type(entry.get("type")) is str and type(entry.get("text")) is str
+    ]
+    text = texts[0] if len(texts) == 1 else "\n".join(texts)
+    return details, text.strip(JS_BLANKS)
+
+
+def _plain(details: dict[str, Any], text: str) -> bytes:
+    return canonical_json(details) + b"\0" + text.encode()
+
+
+def _exec(details: dict[str, Any], text: str) -> bytes:
+    status = details.get("status")
+    if status in ("completed", "failed"):
+        aggregated = _string(details.get("aggregated")).strip(JS_BLANKS)
+        code = details.get("exitCode")
+        code = code if type(code) in (int, float) else None
+        return canonical_json([status, code, details.get("timedOut") is True, aggregated or text])
+    if status == "running":
+        return canonical_json([status, _string(details.get("tail"))])
+    if status in ("approval-pending", "approval-unavailable"):
+        return canonical_json([status, *map(details.get, ("reason", "host", "command", "warningText"))])
+    return b"\0" + _plain(details, text)
+
+
+def _poll(details: dict[str, Any], text: str) -> bytes:
+    return canonical_json([*map(details.get, ("status", "exitCode", "exitSignal", "aggregated")), text])
+
+
+def _log(details: dict[str, Any], text: str) -> bytes:
+    fields = ("status", "totalLines", "totalChars", "truncated", "exitCode", "exitSignal")
+    return canonical_json([*map(details.get, fields), text])
+
+
+def _send(details: dict[str, Any], text: str) -> bytes:  # noqa: ARG001 - sends are compared without their text
+    return canonical_json(_stable(details))
+
+
+_NORMALISERS: Final[dict[Kind, Callable[[dict[str, Any], str], bytes]]] = {
+    Kind.PLAIN: _plain,
+    Kind.EXEC: _exec,
+    Kind.POLL: _poll,
+    Kind.LOG: _log,
+    Kind.SEND: _send,
+}
+
+
+def _stable(value: Any) -> Any:
+    """Drop, at any depth, what differs between two equal sends."""
+    if type(value) is list:
+        return [_stable(item) for item in value]
+    if type(value) is not dict:
+        return value
+    own_id = _is_message(value)
+    return {
+        key: _stable(item)
+        for key, item in value.items()
+        if key not in VOLATILE_KEYS and not (own_id and key == "id")
+    }
+
+
+def _is_message(value: dict[str, Any]) -> bool:
+    """Tell a message (its `id` is new with every send) from another object (its `id` is a fact)."""
+    if not (type(value.get("id")) is str and type(value.get("text")) is str):
+        return False
+    sender = any(type(value.get(key)) is str for key in ("direction", "senderId", "accountId"))
+    return sender or type(value.get("conversation")) is dict
+
+
+def _string(value: Any) -> str:
+    return value if type(value) is str else ""

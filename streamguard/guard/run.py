@@ -1,0 +1,100 @@
+"""What the guard remembers of one run."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_128_digest
+
+from streamguard.guard.compaction import CompactionWatch
+from streamguard.guard.detectors import Finding, WarnKey
+from streamguard.guard.waiting import WaitingCalls
+from streamguard.guard.window import RunWindow
+from streamguard.policy import Policy
+
+__all__ = ["Abort", "EventIds", "Run"]
+
+WARN_STEP: Final = 10
+"""A warning is published again when its count has grown by this many calls."""
+
+WARN_KEYS: Final = 256
+"""Warnings of one run that are remembered; the oldest is dropped first."""
+
+
+class Abort(NamedTuple):
+    """Why a run was aborted, to say it again to an executor that goes on all the same."""
+
+    detector: str
+    tool: str
+    signature: bytes
+    count: int
+    threshold: int
+    evidence: tuple[int, ...]
+
+
+class EventIds:
+    """The newest event ids of a run, as hashes: a repeat is a duplicate."""
+
+    __slots__ = ("_known", "_order")
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+        self._order: deque[bytes] = deque()
+
+    def seen(self, event_id: str, limit: int) -> bool:
+        """Tell whether the id came before among the newest `limit`; remember it."""
+        digest = xxh3_128_digest(event_id)
+        if digest in self._known:
+            return True
+        self._known.add(digest)
+        self._order.append(digest)
+        if len(self._order) > limit:
+            self._known.remove(self._order.popleft())
+        return False
+
+
+class Run:
+    """One run: its window, the calls that wait for results, what was warned about, and whether it is over."""
+
+    __slots__ = (
+        "abort", "agent_id", "calls_after_abort", "event_ids", "fingerprint", "last_seen", "policy", "run_id",
+        "waiting", "warned", "watch", "window",
+    )  # fmt: skip
+
+    def __init__(self, run_id: str, agent_id: str | None, policy: Policy, fingerprint: str) -> None:
+        self.run_id = run_id
+        self.agent_id = agent_id
+        self.policy = policy
+        self.fingerprint = fingerprint
+        self.last_seen = 0  # stream time of its last event, ms
+        self.window = RunWindow(policy.history_size)
+        self.waiting = WaitingCalls()
+        self.warned: dict[WarnKey, int] | None = None  # count at which each warning was last published
+        self.watch: CompactionWatch | None = None
+        self.event_ids: EventIds | None = None
+        self.abort: Abort | None = None
+        self.calls_after_abort = 0
+
+    def follow(self, agent_id: str, policy: Policy, fingerprint: str) -> None:
+        """Go on under another agent's policy, with the history so far."""
+        self.agent_id = agent_id
+        self.fingerprint = fingerprint
+        if policy.history_size != self.policy.history_size:
+            self.window = self.window.resized(policy.history_size)
+        self.policy = policy
+
+    def publishes(self, finding: Finding) -> bool:
+        """Tell whether a finding is published now: blocks always, a warning when new or grown; remember it."""
+        key = finding.warn_key
+        if key is None or finding.action != "warn":
+            return True
+        if self.warned is None:
+            self.warned = {}
+        last = self.warned.get(key)
+        if last is not None and finding.count < last + WARN_STEP:
+            return False
+        self.warned[key] = finding.count
+        if len(self.warned) > WARN_KEYS:
+            del self.warned[next(iter(self.warned))]
+        return True

@@ -1,0 +1,145 @@
+"""The `loopDetection` block: its fields, their defaults, the overlay of an agent's block, and clamping.
+
+Source of every rule: the section "Policy" of the detection rules (OpenClaw's `tools.loopDetection`). Here a block
+is taken the lenient way, as one that arrives already merged: an odd value falls back to its default. Files that
+people write are checked harder, in `policy_file`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["DEFAULT_POLICY", "Block", "Policy", "PolicySet", "clamp", "overlay", "resolve"]
+
+Block = Mapping[str, Any]
+"""A `loopDetection` block as it stands in a file: camelCase keys, values not yet checked."""
+
+NESTED: Final = ("detectors", "postCompactionGuard")
+"""Objects within a block that an agent's block overlays one level deeper."""
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The effective policy of one agent: every field decided, thresholds in order.
+
+    Counts are numbers of tool calls. `enabled` has three states: True, all on; None, only the post-compaction
+    guard on; False, all off and nothing remembered.
+    """
+
+    enabled: bool | None = None
+    history_size: int = 30
+    warning_threshold: int = 10
+    critical_threshold: int = 20
+    unknown_tool_threshold: int = 10
+    global_circuit_breaker_threshold: int = 30
+    generic_repeat: bool = True
+    known_poll_no_progress: bool = True
+    ping_pong: bool = True
+    compaction_window: int = 3
+    send_tools: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that name this policy in verdicts: equal policies, equal digits, on any machine."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:12]
+
+
+DEFAULT_POLICY: Final = Policy()
+
+COUNTS: Final = {
+    "historySize": "history_size",
+    "warningThreshold": "warning_threshold",
+    "criticalThreshold": "critical_threshold",
+    "unknownToolThreshold": "unknown_tool_threshold",
+    "globalCircuitBreakerThreshold": "global_circuit_breaker_threshold",
+}
+"""Whole-number keys of a block, and the field of `Policy` that each sets."""
+
+DETECTORS: Final = {
+    "genericRepeat": "generic_repeat",
+    "knownPollNoProgress": "known_poll_no_progress",
+    "pingPong": "ping_pong",
+}
+"""Switches under `detectors`, and the field of `Policy` that each sets."""
+
+
+class PolicySet(msgspec.Struct, frozen=True):
+    """The global block and the blocks of agents, from which each agent's effective policy follows."""
+
+    block: Block | None = None
+    agents: Mapping[str, Block | None] = msgspec.field(default_factory=dict)
+
+    def of(self, agent_id: str | None) -> Policy:
+        """Return the effective policy of an agent; agents without a block of their own have the global one."""
+        return resolve(self.block, self.agents.get(agent_id) if agent_id is not None else None)
+
+
+def resolve(block: Block | None, agent_block: Block | None = None) -> Policy:
+    """Overlay, read leniently, clamp: from the two blocks to the effective policy."""
+    return clamp(_read(overlay(block, agent_block)))
+
+
+def overlay(block: Block | None, agent_block: Block | None) -> Block:
+    """Lay an agent's block over the global one, field by field, nested objects one level deeper.
+
+    A block that is missing or null changes nothing.
+    """
+    merged = dict(block or {})
+    for key, value in (agent_block or {}).items():
+        below = merged.get(key)
+        if key in NESTED and isinstance(below, Mapping) and (value is None or isinstance(value, Mapping)):
+            merged[key] = {**below, **(value or {})}
+        else:
+            merged[key] = value
+    return merged
+
+
+def clamp(policy: Policy) -> Policy:
+    """Put misordered thresholds in order: critical above warning, the circuit breaker above critical."""
+    critical = policy.critical_threshold
+    if critical <= policy.warning_threshold:
+        critical = policy.warning_threshold + 1
+    breaker = policy.global_circuit_breaker_threshold
+    if breaker <= critical:
+        breaker = critical + 1
+    if (critical, breaker) == (policy.critical_threshold, policy.global_circuit_breaker_threshold):
+        return policy
+    return msgspec.structs.replace(policy, critical_threshold=critical, global_circuit_breaker_threshold=breaker)
+
+
+def positive_whole(value: object) -> int | None:
+    """Return the number if it counts as one: positive and whole. 3.0 does; True, "4", 2.5, 0 and null do not."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not value.is_integer():
+        return None
+    return int(value) if value > 0 else None
+
+
+def _read(block: Block) -> Policy:
+    """Take what is valid in a merged block; everything else keeps its default."""
+    fields: dict[str, Any] = {}
+    if isinstance(block.get("enabled"), bool):
+        fields["enabled"] = block["enabled"]
+    for key, name in COUNTS.items():
+        number = positive_whole(block.get(key))
+        if number is not None:
+            fields[name] = number
+    switches = _mapping(block.get("detectors"))
+    for key, name in DETECTORS.items():
+        if isinstance(switches.get(key), bool):
+            fields[name] = switches[key]
+    window = positive_whole(_mapping(block.get("postCompactionGuard")).get("windowSize"))
+    if window is not None:
+        fields["compaction_window"] = window
+    tools = block.get("sendTools")
+    if isinstance(tools, list):
+        fields["send_tools"] = tuple(sorted({tool.strip().lower() for tool in tools if isinstance(tool, str)}))
+    return Policy(**fields)
+
+
+def _mapping(value: object) -> Block:
+    return value if isinstance(value, Mapping) else {}
