@@ -146,7 +146,14 @@ def decode_event(value: bytes | None, *, msgpack: bool = False, depth: int = JSO
     """
     if not value:
         raise UnreadableRecordError("the record is empty: an event was expected as its value")
-    return _decode_msgpack(value, depth) if msgpack else _decode_json(value, depth)
+    if msgpack:
+        return _decode_msgpack(value, depth)
+    if value.count(b"[") + value.count(b"{") > depth and nested_deeper_than(value, depth):
+        raise TooDeepError(f"arrays and objects are nested more than {depth} deep (limits.json_depth)")
+    try:
+        return _json_event.decode(value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _decode_again(value, error)
 
 
 def run_of(event: Event) -> str:
@@ -160,30 +167,21 @@ def run_of(event: Event) -> str:
     return run
 
 
-def _decode_json(value: bytes, depth: int) -> Event | None:
-    if nested_deeper_than(value, depth):
-        raise TooDeepError(f"arrays and objects are nested more than {depth} deep (limits.json_depth)")
-    try:
-        return _json_event.decode(value)
-    except msgspec.ValidationError as error:
+def _decode_again(value: bytes, error: Exception) -> Event | None:
+    """Find out why a record could not be decoded: only a newer type and a lone surrogate are no fault of it."""
+    if isinstance(error, msgspec.ValidationError):
         return _unknown_type_or_raise(_json_type, value, error)
-    except RecursionError:
+    if isinstance(error, RecursionError):
         raise TooDeepError("arrays and objects are nested too deep to decode") from None
-    except msgspec.DecodeError as error:
-        if b"\\ud" not in value and b"\\uD" not in value:
-            raise UnreadableRecordError(f"not JSON: {error}") from None
-    return _decode_repaired(value)
-
-
-def _decode_repaired(value: bytes) -> Event | None:
-    """Try again without lone surrogates: the decoder refuses them, the JSON grammar does not."""
     repaired = replace_lone_surrogates(value)
+    if repaired == value:
+        raise UnreadableRecordError(f"not JSON: {error}") from None
     try:
         return _json_event.decode(repaired)
-    except msgspec.ValidationError as error:
-        return _unknown_type_or_raise(_json_type, repaired, error)
-    except msgspec.DecodeError as error:
-        raise UnreadableRecordError(f"not JSON: {error}") from None
+    except msgspec.ValidationError as second:
+        return _unknown_type_or_raise(_json_type, repaired, second)
+    except msgspec.DecodeError as second:
+        raise UnreadableRecordError(f"not JSON: {second}") from None
 
 
 def _decode_msgpack(value: bytes, depth: int) -> Event | None:

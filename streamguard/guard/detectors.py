@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from streamguard.guard.outcome import Kind
+from streamguard.guard.outcome import LOG, POLL
 from streamguard.guard.window import EVIDENCE_LIMIT, Call, RunWindow, SameCalls
 from streamguard.policy import Policy
 
@@ -29,6 +29,8 @@ GLOBAL_CIRCUIT_BREAKER: Final = "global_circuit_breaker"
 KNOWN_POLL_NO_PROGRESS: Final = "known_poll_no_progress"
 PING_PONG: Final = "ping_pong"
 GENERIC_REPEAT: Final = "generic_repeat"
+
+_POLLS: Final = (POLL, LOG)
 
 WarnKey: TypeAlias = tuple[str, bytes, bytes | None]
 """What a warning is about; it is not repeated until its count has grown (detection rules, below the detectors)."""
@@ -60,7 +62,7 @@ def judge(policy: Policy, window: RunWindow, call: Call) -> Finding | None:
         return None  # every other detector counts records of this call's signature
     if same.streak >= policy.global_circuit_breaker_threshold:
         return _streak_block(GLOBAL_CIRCUIT_BREAKER, policy.global_circuit_breaker_threshold, window, call, same)
-    poll = call.kind in (Kind.POLL, Kind.LOG) or call.tool == "command_status"
+    poll = call.kind in _POLLS or call.tool == "command_status"
     if poll and policy.known_poll_no_progress:
         finding = _known_poll_no_progress(policy, window, call, same)
         if finding is not None:

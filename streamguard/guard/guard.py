@@ -16,7 +16,7 @@ from streamguard.events import Compaction, Event, RunEnded, Source, ToolCall, To
 from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
 from streamguard.guard.detectors import Finding, judge
 from streamguard.guard.messages import abort_message, finding_message
-from streamguard.guard.outcome import Kind, kind_of, outcome_of, unknown_tool
+from streamguard.guard.outcome import kind_of, outcome_of, unknown_tool
 from streamguard.guard.run import Abort, EventIds, Run
 from streamguard.guard.signature import public_signature, signature_of, tool_named
 from streamguard.guard.window import Call
@@ -40,10 +40,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Counters:
     """What happened, in numbers of events, calls or runs. Nothing in the guard depends on them."""
 
-    __slots__ = ("armed", "duplicates", "evicted_runs", "events", "expired_runs", "forgotten_calls", "orphans")
+    __slots__ = ("armed", "duplicates", "evicted_runs", "expired_runs", "forgotten_calls", "orphans")
 
     def __init__(self) -> None:
-        self.events = 0
         self.duplicates = 0  # events whose event_id came before
         self.orphans = 0  # results without arguments whose call is not known
         self.forgotten_calls = 0  # waiting calls beyond limits.waiting_calls
@@ -76,8 +75,9 @@ class Guard:
 
         Raises `MissingRunError` if the event names neither run nor session.
         """
-        run_id = run_of(event)
-        self.counters.events += 1
+        run_id = event.run_id
+        if run_id is None or not (run_id := run_id.strip()):
+            run_id = run_of(event)
         if source.timestamp > self._time:
             self._time = source.timestamp
             if self._time > self._next_expiry:
@@ -166,11 +166,14 @@ class Guard:
     def _result(self, run: Run, event: ToolResult, source: Source) -> Sequence[Verdict]:
         if run.abort is not None or run.policy.enabled is False:
             return SILENCE
-        call = self._call_of_result(run, event, source.offset)
+        if event.args is not UNSET or event.args_hash is not None:
+            call = self._call_by_arguments(run, event, source.offset)
+        else:
+            call = run.waiting.take(event.call_id) if event.call_id is not None else None
         if call is None:
             self.counters.orphans += 1
             return SILENCE
-        outcome = outcome_of(event, Kind(call.kind))
+        outcome = outcome_of(event, call.kind)
         if outcome is None:
             return SILENCE
         unknown = unknown_tool(event) if event.error is not None else None
@@ -185,10 +188,8 @@ class Guard:
         count = watch.observe(call.signature, outcome, settled.offset)
         return (self._begin_abort(run, watch, call, count, event, source),) if count else SILENCE
 
-    def _call_of_result(self, run: Run, event: ToolResult, offset: int) -> Call | None:
-        """Find out what call a result belongs to: by its own arguments, or else by the call that waits for it."""
-        if event.args is UNSET and event.args_hash is None:
-            return run.waiting.take(event.call_id) if event.call_id is not None else None
+    def _call_by_arguments(self, run: Run, event: ToolResult, offset: int) -> Call | None:
+        """Find out what call a result belongs to by its own arguments; the tool may come from the waiting call."""
         waiting: Call | None = None
         tool = tool_named(event.tool) if event.tool is not None else None
         signature = signature_of(tool, event.args, event.args_hash) if tool is not None else None

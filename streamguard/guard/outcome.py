@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -17,22 +16,23 @@ from xxhash import xxh3_128_digest
 from streamguard.events import ToolResult
 from streamguard.guard.signature import canonical_json
 
-__all__ = ["Kind", "kind_of", "outcome_of", "unknown_tool"]
+__all__ = ["LOG", "PLAIN", "POLL", "kind_of", "outcome_of", "unknown_tool"]
 
 
-class Kind(IntEnum):
-    """How the results of a call are compared. The value seeds the hash, so that no two kinds are ever equal."""
-
-    PLAIN = 1
-    EXEC = 2
-    POLL = 3
-    LOG = 4
-    SEND = 5
-
+PLAIN: Final = 1
+EXEC: Final = 2
+POLL: Final = 3
+LOG: Final = 4
+SEND: Final = 5
+"""How the results of a call are compared. The number seeds the hash, so that no two kinds are ever equal."""
 
 _ERROR_SEED: Final = 100
 _WHOLE_SEED: Final = 101
 _PRODUCER_SEED: Final = 102
+
+_ALWAYS: Final = {"exec": EXEC, "sessions_send": SEND}
+_BY_ACTION: Final = frozenset(("process", "message"))
+_POLLS: Final = {"poll": POLL, "log": LOG}
 
 MESSAGE_SENDS: Final = frozenset(
     ("send", "broadcast", "reply", "thread-reply", "sendWithEffect", "sendAttachment", "upload-file", "sticker", "poll")
@@ -58,24 +58,23 @@ _UNKNOWN: Final = re.compile(
 )
 
 
-def kind_of(tool: str, args: Any, send_tools: tuple[str, ...]) -> Kind:
+def kind_of(tool: str, args: Any, send_tools: tuple[str, ...]) -> int:
     """Tell how results of this call are compared; `tool` is the normalised name."""
-    if tool == "exec":
-        return Kind.EXEC
-    if tool == "sessions_send":
-        return Kind.SEND
-    if type(args) is not dict:
-        return Kind.PLAIN
+    if tool in _ALWAYS:
+        return _ALWAYS[tool]
+    if (tool not in _BY_ACTION and tool not in send_tools) or type(args) is not dict:
+        return PLAIN
+    action = _string(args.get("action"))
     if tool == "process":
-        return {"poll": Kind.POLL, "log": Kind.LOG}.get(_string(args.get("action")), Kind.PLAIN)
-    if tool == "message":
-        return Kind.SEND if _string(args.get("action")) in MESSAGE_SENDS else Kind.PLAIN
-    if tool in send_tools and args.get("action") == "sendMessage" and _string(args.get("to")).strip(JS_BLANKS):
-        return Kind.SEND
-    return Kind.PLAIN
+        return _POLLS.get(action, PLAIN)
+    if tool == "message" and action in MESSAGE_SENDS:
+        return SEND
+    if tool in send_tools and action == "sendMessage" and _string(args.get("to")).strip(JS_BLANKS):
+        return SEND
+    return PLAIN
 
 
-def outcome_of(event: ToolResult, kind: Kind) -> bytes | None:
+def outcome_of(event: ToolResult, kind: int) -> bytes | None:
     """Return the 16-byte hash of a result's outcome, None if the result says nothing about progress."""
     if event.status == "blocked":
         return None
@@ -89,8 +88,8 @@ def outcome_of(event: ToolResult, kind: Kind) -> bytes | None:
     if type(result) is not dict:
         return xxh3_128_digest(canonical_json(result), _WHOLE_SEED)
     details, text = _parts(result)
-    if details.get("status") == "blocked" and details.get("deniedReason") == "tool-loop":
-        return None
+    if details.get("deniedReason") == "tool-loop" and details.get("status") == "blocked":
+        return None  # the guard's own veto
     return xxh3_128_digest(_NORMALISERS[kind](details, text), kind)
 
 
@@ -117,13 +116,17 @@ def _parts(result: dict[str, Any]) -> tuple[dict[str, Any], str]:
         details = {}
     if type(content) is not list:
         return details, ""
+    if len(content) == 1:
+        entry = content[0]
+        if type(entry) is dict and type(entry.get("type")) is str and type(entry.get("text")) is str:
+            return details, entry["text"].strip(JS_BLANKS)
+        return details, ""
     texts = [
         entry["text"]
         for entry in content
         if type(entry) is dict and type(entry.get("type")) is str and type(entry.get("text")) is str
     ]
-    text = texts[0] if len(texts) == 1 else "\n".join(texts)
-    return details, text.strip(JS_BLANKS)
+    return details, "\n".join(texts).strip(JS_BLANKS)
 
 
 def _plain(details: dict[str, Any], text: str) -> bytes:
@@ -157,12 +160,12 @@ def _send(details: dict[str, Any], text: str) -> bytes:  # noqa: ARG001 - sends 
     return canonical_json(_stable(details))
 
 
-_NORMALISERS: Final[dict[Kind, Callable[[dict[str, Any], str], bytes]]] = {
-    Kind.PLAIN: _plain,
-    Kind.EXEC: _exec,
-    Kind.POLL: _poll,
-    Kind.LOG: _log,
-    Kind.SEND: _send,
+_NORMALISERS: Final[dict[int, Callable[[dict[str, Any], str], bytes]]] = {
+    PLAIN: _plain,
+    EXEC: _exec,
+    POLL: _poll,
+    LOG: _log,
+    SEND: _send,
 }
 
 

@@ -13,7 +13,7 @@ class WaitingCalls:
     __slots__ = ("_calls", "_count")
 
     def __init__(self) -> None:
-        self._calls: dict[str, list[Call]] = {}  # of one call id: oldest first, nearly always one
+        self._calls: dict[str, Call | list[Call]] = {}  # a list, oldest first, where an id is used again
         self._count = 0
 
     def __len__(self) -> int:
@@ -21,11 +21,9 @@ class WaitingCalls:
 
     def add(self, call_id: str, call: Call, limit: int) -> int:
         """Remember a call; return how many older ones had to be forgotten for it (0 or 1)."""
-        calls = self._calls.get(call_id)
-        if calls is None:
-            self._calls[call_id] = [call]
-        else:
-            calls.append(call)
+        known = self._calls.setdefault(call_id, call)
+        if known is not call:
+            self._calls[call_id] = [*(known if isinstance(known, list) else (known,)), call]
         self._count += 1
         if self._count <= limit:
             return 0
@@ -34,24 +32,27 @@ class WaitingCalls:
 
     def take(self, call_id: str, signature: bytes | None = None) -> Call | None:
         """Take the newest call of this id, of this signature if one has it; it waits no longer."""
-        calls = self._calls.get(call_id)
-        if calls is None:
+        found = self._calls.pop(call_id, None)
+        if found is None:
             return None
         self._count -= 1
-        if len(calls) == 1:
-            return self._calls.pop(call_id)[0]
-        matching = [index for index, call in enumerate(calls) if call.signature == signature]
-        return calls.pop(matching[-1] if matching else -1)
+        if isinstance(found, Call):
+            return found
+        matching = [index for index, call in enumerate(found) if call.signature == signature]
+        taken = found.pop(matching[-1] if matching else -1)
+        self._calls[call_id] = found if len(found) > 1 else found[0]
+        return taken
 
     def _forget_oldest(self) -> None:
-        """Forget the call that came first: offsets tell, where an id was used again while it waited."""
+        """Forget the call that came first: offsets tell, once an id is used again while it waits."""
         oldest = next(iter(self._calls))
-        if len(self._calls[oldest]) > 1:
-            oldest = min(self._calls, key=lambda call_id: self._calls[call_id][0].offset)
-        calls = self._calls[oldest]
-        del calls[0]
-        if calls:
-            self._calls[oldest] = self._calls.pop(oldest)
-        else:
-            del self._calls[oldest]
+        if len(self._calls) < self._count:
+            oldest = min(self._calls, key=lambda call_id: _first(self._calls[call_id]).offset)
+        found = self._calls.pop(oldest)
+        if isinstance(found, list):
+            self._calls[oldest] = found[1:] if len(found) > 2 else found[1]  # noqa: PLR2004 - one stays
         self._count -= 1
+
+
+def _first(found: Call | list[Call]) -> Call:
+    return found[0] if isinstance(found, list) else found

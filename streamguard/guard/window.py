@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 __all__ = ["EVIDENCE_LIMIT", "Call", "RunWindow", "SameCalls"]
 
 EVIDENCE_LIMIT = 32
@@ -24,39 +26,31 @@ NONE = -1
 """No sequence number."""
 
 
-class Call:
+class Call(msgspec.Struct, eq=False, gc=False):
     """One call: judged, then recorded (or blocked, and only waited for)."""
 
-    __slots__ = (
-        "beneath", "call_id", "kind", "offset", "older", "outcome", "seq", "signature", "tool", "unknown",
-    )  # fmt: skip
-
-    def __init__(self, tool: str, signature: bytes, call_id: str | None, kind: int, offset: int) -> None:
-        self.tool = tool
-        self.signature = signature
-        self.call_id = call_id
-        self.kind = kind
-        self.offset = offset
-        self.seq = NONE  # its number in the window; NONE: not recorded
-        self.outcome: bytes | None = None
-        self.unknown: str | None = None
-        self.older = NONE  # the record before it with the same signature
-        self.beneath = NONE  # the pending record before it with the same signature and call id
+    tool: str
+    signature: bytes
+    call_id: str | None
+    kind: int
+    offset: int
+    seq: int = NONE  # its number in the window; NONE: not recorded
+    outcome: bytes | None = None
+    unknown: str | None = None
+    older: int = NONE  # the record before it with the same signature
+    beneath: int = NONE  # the pending record before it with the same signature and call id
 
 
-class SameCalls:
+class SameCalls(msgspec.Struct, eq=False, gc=False):
     """The records of one signature."""
 
-    __slots__ = ("broken_at", "count", "newest", "newest_outcome", "outcome", "pending", "streak")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.newest = NONE
-        self.streak = 0  # records whose outcome equals the newest record's outcome, with none that differs between
-        self.outcome: bytes | None = None  # of the newest record that has one
-        self.newest_outcome = NONE  # that record
-        self.broken_at = NONE  # the newest record whose outcome differs
-        self.pending: dict[str | None, int] | None = None  # by call id: the newest record without an outcome
+    count: int = 0
+    newest: int = NONE
+    streak: int = 0  # records whose outcome equals the newest record's outcome, with none that differs between
+    outcome: bytes | None = None  # of the newest record that has one
+    newest_outcome: int = NONE  # that record
+    broken_at: int = NONE  # the newest record whose outcome differs
+    pending: dict[str | None, int] | None = None  # once looked for: by call id, the newest record without an outcome
 
 
 class RunWindow:
@@ -64,13 +58,14 @@ class RunWindow:
 
     __slots__ = (
         "_alternating", "_checked", "_differs", "_newest_signature", "_other_signature", "_records", "_row_end",
-        "_row_start", "capacity", "first", "next", "same",
+        "_row_start", "capacity", "first", "newest", "next", "same",
     )  # fmt: skip
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.first = 0  # the oldest record
         self.next = 0  # the number that the next record gets
+        self.newest: Call | None = None
         self.same: dict[bytes, SameCalls] = {}
         self._records: list[Call] = []  # a ring: record n at n % capacity
         self._newest_signature: bytes | None = None
@@ -90,11 +85,6 @@ class RunWindow:
         """Return a record of the window by its number."""
         return self._records[seq % self.capacity]
 
-    @property
-    def newest(self) -> Call | None:
-        """The record that came last, None if there is none."""
-        return self._records[(self.next - 1) % self.capacity] if self._records else None
-
     def resized(self, capacity: int) -> RunWindow:
         """Return a window of another capacity with this one's newest records (the run's policy changed)."""
         window = RunWindow(capacity)
@@ -107,27 +97,24 @@ class RunWindow:
 
     def append(self, call: Call) -> None:
         """Record a call, pending its outcome; the oldest record leaves a full window."""
-        seq = self.next
+        call.seq = seq = self.next
         if seq < self.capacity:
             self._records.append(call)
         else:
             self._evict()
             self._records[seq % self.capacity] = call
-        call.seq = seq
+        self.newest = call
         self.next = seq + 1
         signature = call.signature
         same = self.same.get(signature)
         if same is None:
-            same = self.same[signature] = SameCalls()
-        same.count += 1
-        call.older = same.newest
-        same.newest = seq
-        pending = same.pending
-        if pending is None:
-            same.pending = {call.call_id: seq}
+            self.same[signature] = SameCalls(1, seq)
         else:
-            call.beneath = pending.get(call.call_id, NONE)
-            pending[call.call_id] = seq
+            same.count += 1
+            call.older = same.newest
+            same.newest = seq
+            if same.pending is not None:
+                _index(same.pending, call)
         if signature == self._newest_signature:
             self._alternating = 1
             self._other_signature = None
@@ -142,43 +129,56 @@ class RunWindow:
         With a call id, the record must have the same one.
         """
         same = self.same.get(signature)
-        if same is None or same.pending is None:
+        if same is None:
             return None
+        call = self._records[same.newest % self.capacity]
+        if call.outcome is not None or (call_id is not None and call.call_id != call_id) or same.pending is not None:
+            older = self._pending(same, call_id)
+            if older is None:
+                return None
+            call = older
+        call.outcome = outcome
+        call.unknown = unknown
+        if call.seq < same.newest_outcome:
+            self._settle_late(same, call)
+        elif outcome == same.outcome:
+            same.streak += 1
+            same.newest_outcome = call.seq
+        else:
+            same.broken_at = same.newest_outcome
+            same.streak = 1
+            same.outcome = outcome
+            same.newest_outcome = call.seq
+        return call
+
+    def _pending(self, same: SameCalls, call_id: str | None) -> Call | None:
+        """Look the record up that is not just the newest one, in an index that is made when first needed."""
         pending = same.pending
-        if call_id is None:
+        if pending is None:
+            pending = same.pending = {}
+            for call in reversed(list(self._chain(same))):
+                if call.outcome is None:
+                    _index(pending, call)
+        if call_id is None and pending:
             call_id = next(iter(pending)) if len(pending) == 1 else max(pending, key=pending.__getitem__)
-        seq = pending.get(call_id)
-        if seq is None:
+        seq = pending.pop(call_id, NONE)
+        if seq == NONE:
             return None
         call = self.record(seq)
         if call.beneath >= self.first:
             pending[call_id] = call.beneath
-        elif len(pending) == 1:
-            same.pending = None
-        else:
-            del pending[call_id]
-        call.outcome = outcome
-        call.unknown = unknown
-        call.call_id = None  # nobody asks for it any more
-        self._extend_streak(same, call, outcome)
         return call
 
-    def _extend_streak(self, same: SameCalls, call: Call, outcome: bytes) -> None:
-        seq = call.seq
-        if seq > same.newest_outcome:
-            if outcome == same.outcome:
-                same.streak += 1
-            else:
-                same.broken_at = same.newest_outcome
-                same.streak = 1
-                same.outcome = outcome
-            same.newest_outcome = seq
-        elif seq > same.broken_at:
-            if outcome == same.outcome:
-                same.streak += 1
-            else:
-                same.broken_at = seq
-                same.streak = sum(1 for newer in self._chain(same) if newer.seq > seq and newer.outcome is not None)
+    def _settle_late(self, same: SameCalls, call: Call) -> None:
+        """Bring the streak up to date where newer calls of this signature have their outcomes already."""
+        if call.seq < same.broken_at:
+            return
+        if call.outcome == same.outcome:
+            same.streak += 1
+        else:
+            same.broken_at = call.seq
+            newer = (record for record in self._chain(same) if record.seq > call.seq)
+            same.streak = sum(record.outcome is not None for record in newer)
 
     def _evict(self) -> None:
         call = self.record(self.first)
@@ -192,15 +192,14 @@ class RunWindow:
                 same.streak -= 1
         elif same.pending is not None and same.pending.get(call.call_id) == call.seq:
             del same.pending[call.call_id]
-            same.pending = same.pending or None
 
     def _chain(self, same: SameCalls) -> Iterator[Call]:
         """Yield the records of one signature, newest first."""
         seq = same.newest
         while seq >= self.first:
             call = self.record(seq)
-            yield call
             seq = call.older
+            yield call
 
     # what detectors ask
 
@@ -260,3 +259,9 @@ class RunWindow:
             if pending or call.outcome is not None:
                 offsets.append(call.offset)
         return tuple(reversed(offsets))
+
+
+def _index(pending: dict[str | None, int], call: Call) -> None:
+    """Enter a record that waits for its outcome, on top of an older one with the same call id."""
+    call.beneath = pending.get(call.call_id, NONE)
+    pending[call.call_id] = call.seq
