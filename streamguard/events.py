@@ -148,7 +148,7 @@ def decode_event(value: bytes | None, *, msgpack: bool = False, depth: int = JSO
         raise UnreadableRecordError("the record is empty: an event was expected as its value")
     if msgpack:
         return _decode_msgpack(value, depth)
-    if value.count(b"[") + value.count(b"{") > depth and nested_deeper_than(value, depth):
+    if len(value) > 2 * depth and nested_deeper_than(value, depth):  # each level takes two bytes
         raise TooDeepError(f"arrays and objects are nested more than {depth} deep (limits.json_depth)")
     try:
         return _json_event.decode(value)

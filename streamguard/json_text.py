@@ -18,15 +18,29 @@ _REPLACEMENT: Final = rb"\ufffd"
 def nested_deeper_than(text: bytes, depth: int) -> bool:
     """Tell whether arrays and objects are nested more than `depth` levels deep.
 
-    Strings and everything between brackets are removed, and each pass takes away the innermost pairs: after `depth`
-    passes nothing may be left. Counting brackets first, as the caller does, settles nearly every record.
+    Looking for brackets one by one settles nearly every record (searching for a byte is far quicker than counting
+    it). Else strings and everything between brackets are removed, and each pass takes away the innermost pairs: after
+    `depth` passes nothing may be left.
     """
+    if not _has_more_brackets(text, depth):
+        return False
     brackets = _STRING.sub(b"", text).translate(None, _NOT_A_BRACKET)
     for _ in range(depth):
         if not brackets:
             return False
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     return bool(brackets)
+
+
+def _has_more_brackets(text: bytes, count: int) -> bool:
+    for bracket in (b"{", b"["):
+        at = text.find(bracket)
+        while at >= 0:
+            if count == 0:
+                return True
+            count -= 1
+            at = text.find(bracket, at + 1)
+    return False
 
 
 def replace_lone_surrogates(text: bytes) -> bytes:

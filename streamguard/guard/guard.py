@@ -102,6 +102,11 @@ class Guard:
             return self._result(run, event, source)
         return self._compaction(run)
 
+    def attempts_left(self, event: Event) -> int:
+        """Return how many outcomes the post-compaction guard still watches in this event's run; 0: not armed."""
+        run = self._runs.get(run_of(event))
+        return run.watch.attempts_left if run is not None and run.watch is not None else 0
+
     # runs
 
     def _begin(self, run_id: str, agent_id: str | None) -> Run:

@@ -1,0 +1,105 @@
+"""One assigned partition: its guard, its position, and what it has to say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import structlog
+from aiokafka import ConsumerRecord
+
+from streamguard.errors import RecordTooLargeError, UnreadableRecordError
+from streamguard.events import MSGPACK, Compaction, Source, decode_event
+from streamguard.guard import Guard
+from streamguard.stream.deadletter import DeadLetter, dead_letter
+from streamguard.verdicts import Verdict
+
+__all__ = ["Shard", "Slice"]
+
+log = structlog.get_logger("streamguard.shard")
+
+CHECK_EVERY: Final = 16
+"""Records between two looks at the clock."""
+
+
+class Slice(NamedTuple):
+    """What came out of some records, in log order; `next` is the index of the first record not judged yet."""
+
+    next: int
+    verdicts: list[Verdict]
+    dead_letters: list[DeadLetter]
+
+
+class Shard:
+    """Judges the records of one partition. A checkpoint would hold its guard's runs and its position."""
+
+    def __init__(self, partition: int, guard: Guard, position: int, *, record_bytes: int, json_depth: int) -> None:
+        self.partition = partition
+        self.guard = guard
+        self.position = position  # offset of the next record to judge
+        self.judged = 0  # events
+        self.skipped = 0  # events of a type that this version does not know
+        self.unreadable = 0  # records
+        self._record_bytes = record_bytes
+        self._json_depth = json_depth
+        self._log = log.bind(partition=partition)
+
+    def judge(self, records: Sequence[ConsumerRecord], start: int, seconds: float) -> Slice:
+        """Judge records from index `start` on, for about `seconds`: then other tasks get their turn."""
+        verdicts: list[Verdict] = []
+        dead_letters: list[DeadLetter] = []
+        end = time.perf_counter() + seconds
+        index = start
+        for index in range(start, len(records)):  # noqa: B007 - used after the loop
+            record = records[index]
+            if record.offset < self.position:
+                continue
+            try:
+                verdicts.extend(self._observe(record))
+            except UnreadableRecordError as error:
+                self._refuse(record, error, dead_letters)
+            except Exception as error:  # noqa: BLE001 - one record must not stop every worker that meets it, in turn
+                self._log.exception("record failed", offset=record.offset)
+                failure = UnreadableRecordError(f"streamguard failed on this record: {type(error).__name__}")
+                self._refuse(record, failure, dead_letters)
+            self.position = record.offset + 1
+            if index % CHECK_EVERY == 0 and time.perf_counter() >= end:
+                break
+        return Slice(index + 1, verdicts, dead_letters)
+
+    def _observe(self, record: ConsumerRecord) -> Sequence[Verdict]:
+        value = record.value
+        if value is not None and len(value) > self._record_bytes:
+            raise RecordTooLargeError(
+                f"the record has {len(value)} bytes, more than the {self._record_bytes} of limits.record_bytes"
+            )
+        msgpack = bool(record.headers) and _is_msgpack(record)
+        event = decode_event(value, msgpack=msgpack, depth=self._json_depth)
+        if event is None:
+            self.skipped += 1
+            return ()
+        source = Source(record.topic, record.partition, record.offset, record.timestamp)
+        armed = self.guard.counters.armed
+        verdicts = self.guard.observe(event, source)
+        self.judged += 1
+        if type(event) is Compaction and self.guard.counters.armed > armed:
+            self._say_armed(event)
+        return verdicts
+
+    def _say_armed(self, event: Compaction) -> None:
+        attempts = self.guard.attempts_left(event)
+        # The wording is documented; whoever searches the logs for it must find it.
+        self._log.info(f"post-compaction guard armed for {attempts} attempts", run_id=event.run_id or event.session_id)  # noqa: G004
+
+    def _refuse(self, record: ConsumerRecord, error: UnreadableRecordError, dead_letters: list[DeadLetter]) -> None:
+        self.unreadable += 1
+        self._log.warning("record is no event", offset=record.offset, error=str(error))
+        dead_letters.append(dead_letter(record, error))
+
+
+def _is_msgpack(record: ConsumerRecord) -> bool:
+    return any(
+        key.lower() == "content-type" and value is not None and value.split(b";")[0].strip().lower() == MSGPACK.encode()
+        for key, value in record.headers
+    )
