@@ -40,9 +40,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Counters:
     """What happened, in numbers of events, calls or runs. Nothing in the guard depends on them."""
 
-    __slots__ = ("armed", "duplicates", "evicted_runs", "expired_runs", "forgotten_calls", "orphans")
+    __slots__ = ("armed", "duplicates", "evicted_runs", "expired_runs", "forgotten_calls", "orphans", "runs")
 
     def __init__(self) -> None:
+        self.runs = 0  # begun
         self.duplicates = 0  # events whose event_id came before
         self.orphans = 0  # results without arguments whose call is not known
         self.forgotten_calls = 0  # waiting calls beyond limits.waiting_calls
@@ -107,11 +108,16 @@ class Guard:
         run = self._runs.get(run_of(event))
         return run.watch.attempts_left if run is not None and run.watch is not None else 0
 
+    def policy_of(self, agent_id: str | None) -> Policy:
+        """Return the effective policy of an agent."""
+        return self._policy_of(agent_id)[0]
+
     # runs
 
     def _begin(self, run_id: str, agent_id: str | None) -> Run:
         run = Run(run_id, agent_id, *self._policy_of(agent_id))
         self._runs[run_id] = run
+        self.counters.runs += 1
         if len(self._runs) > self.limits.runs:
             self._runs.popitem(last=False)
             self.counters.evicted_runs += 1
@@ -160,13 +166,16 @@ class Guard:
         signature = signature_of(tool, event.args, event.args_hash)
         call = Call(tool.name, signature, event.call_id, kind_of(tool.name, event.args, policy.send_tools), source.offset)
         finding = judge(policy, run.window, call) if policy.enabled else None
+        verdicts = SILENCE
+        if finding is not None and run.publishes(finding):  # before the call changes what was counted
+            verdicts = (self._finding_verdict(run, call, finding, event, source),)
+        elif event.gate:
+            verdicts = self._allow(run, event, source)
         if finding is None or finding.action != "block":
             run.window.append(call)
         if event.call_id is not None:
             self.counters.forgotten_calls += run.waiting.add(event.call_id, call, self.limits.waiting_calls)
-        if finding is not None and run.publishes(finding):
-            return (self._finding_verdict(run, call, finding, event, source),)
-        return self._allow(run, event, source) if event.gate else SILENCE
+        return verdicts
 
     def _result(self, run: Run, event: ToolResult, source: Source) -> Sequence[Verdict]:
         if run.abort is not None or run.policy.enabled is False:

@@ -44,7 +44,7 @@ class EventIds:
 
     def seen(self, event_id: str, limit: int) -> bool:
         """Tell whether the id came before among the newest `limit`; remember it."""
-        digest = xxh3_128_digest(event_id)
+        digest = xxh3_128_digest(event_id.encode())
         if digest in self._known:
             return True
         self._known.add(digest)

@@ -1,0 +1,60 @@
+"""What the commands of the service share: where settings and policies come from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import structlog
+
+from streamguard.logs import configure_logs
+from streamguard.policy import PolicySet
+from streamguard.policy_file import LoadedPolicy, load_policy_file
+from streamguard.settings import Settings, load_service
+
+__all__ = ["load", "load_policy", "service_options"]
+
+log = structlog.get_logger("streamguard.policy")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def service_options(command: Command) -> Command:
+    """Add the options by which every service command finds its settings."""
+    options = (
+        click.option(
+            "--config", "-c", type=click.Path(path_type=Path), help="Settings and policy, TOML [env: STREAMGUARD_CONFIG]."
+        ),
+        click.option(
+            "--bootstrap", metavar="HOST:PORT", help="Kafka brokers, comma-separated [env: STREAMGUARD_KAFKA_BOOTSTRAP]."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def load(config: Path | None, policy: Path | None = None, **overrides: Any) -> tuple[Settings, PolicySet]:
+    """Read settings (file, environment, flags) and policy; set up logging; warn of thresholds out of order.
+
+    `overrides` are flags as SECTION__KEY; those that are None were not given.
+    """
+    flags = {name.replace("__", "."): value for name, value in overrides.items() if value is not None}
+    settings, loaded = load_service(config, os.environ, flags, policy)
+    configure_logs(settings.log.level, settings.log.format)
+    return settings, _warned(loaded)
+
+
+def load_policy(file: Path | None) -> PolicySet:
+    """Read a policy for a command without Kafka; no file: the documented defaults."""
+    configure_logs()
+    return _warned(load_policy_file(file)) if file is not None else PolicySet()
+
+
+def _warned(loaded: LoadedPolicy) -> PolicySet:
+    for warning in loaded.warnings:
+        log.warning("policy thresholds out of order, clamped", **warning.as_log())
+    return loaded.policies

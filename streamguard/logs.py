@@ -1,0 +1,52 @@
+"""Logs: structlog on standard error, for people on a terminal, as JSON elsewhere; libraries' own logs look the same."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Final, Literal
+
+import structlog
+
+__all__ = ["configure_logs"]
+
+NOISY: Final = {"aiokafka.consumer.group_coordinator": logging.WARNING, "aiokafka.consumer.subscription_state": logging.WARNING}
+"""Loggers of libraries that tell at info what a worker tells in its own words."""
+
+
+def configure_logs(level: str = "info", style: Literal["auto", "console", "json"] = "auto") -> None:
+    """Set up logging for this process. `auto`: console on a terminal, else JSON, one object a line."""
+    console = style == "console" or (style == "auto" and sys.stderr.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    last: list[structlog.typing.Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        if console
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    for name, least in NOISY.items():
+        logging.getLogger(name).setLevel(max(least, root.level))
