@@ -9,6 +9,7 @@ __all__ = ["nested_deeper_than", "replace_lone_surrogates"]
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_A_BRACKET: Final = bytes(set(range(256)) - set(b"[]{}"))
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _ESCAPE: Final = re.compile(
     rb"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -24,11 +25,11 @@ def nested_deeper_than(text: bytes, depth: int) -> bool:
     """
     if not _has_more_brackets(text, depth):
         return False
-    brackets = _STRING.sub(b"", text).translate(None, _NOT_A_BRACKET)
+    brackets = _STRING.sub(b"", text).translate(_ONE_KIND, _NOT_A_BRACKET)
     for _ in range(depth):
         if not brackets:
             return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
 
 
