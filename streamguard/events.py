@@ -39,35 +39,33 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     timestamp: int
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call", tag_field="type"):
+# Fields stand in the order in which producers write them: the decoder then finds each at its first guess.
+# gc=False: decoded JSON holds no cycles.
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_call", tag_field="type"):
     """The agent is about to call a tool; published before it runs."""
 
-    tool: str
     run_id: str | None = None
     agent_id: str | None = None
+    call_id: str | None = None
+    tool: str
+    args: Any = UNSET
+    args_hash: str | None = None
+    gate: bool | None = None
     session_id: str | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
     round_id: str | None = None
     event_id: str | None = None
     time: str | None = None
-    call_id: str | None = None
-    args: Any = UNSET
-    args_hash: str | None = None
-    gate: bool | None = None
 
 
-class ToolResult(msgspec.Struct, frozen=True, kw_only=True, tag="tool_result", tag_field="type"):
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_result", tag_field="type"):
     """A call came back: with a result, an error, a hash made by the producer, or blocked."""
 
     run_id: str | None = None
     agent_id: str | None = None
-    session_id: str | None = None
-    root_run_id: str | None = None
-    parent_run_id: str | None = None
-    round_id: str | None = None
-    event_id: str | None = None
-    time: str | None = None
     call_id: str | None = None
     tool: str | None = None
     args: Any = UNSET
@@ -76,9 +74,15 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, tag="tool_result", t
     error: Any = None
     result_hash: str | None = None
     status: str | None = None
+    session_id: str | None = None
+    root_run_id: str | None = None
+    parent_run_id: str | None = None
+    round_id: str | None = None
+    event_id: str | None = None
+    time: str | None = None
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag="compaction", tag_field="type"):
+class Compaction(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="compaction", tag_field="type"):
     """The agent's context was compacted and the run goes on."""
 
     run_id: str | None = None
@@ -94,7 +98,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, tag="compaction", ta
     tokens_after: int | None = None
 
 
-class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run_ended", tag_field="type"):
+class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="run_ended", tag_field="type"):
     """The run is over; its memory can go."""
 
     run_id: str | None = None

@@ -61,6 +61,7 @@ class Guard:
     def __init__(self, policies: PolicySet | Policy, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.counters = Counters()
+        self._waiting_limit = self.limits.waiting_calls
         self._policies = policies
         self._resolved: dict[str | None, tuple[Policy, str]] = {}
         self._runs: OrderedDict[str, Run] = OrderedDict()  # least recently active first
@@ -79,9 +80,10 @@ class Guard:
         run_id = event.run_id
         if run_id is None or not (run_id := run_id.strip()):
             run_id = run_of(event)
-        if source.timestamp > self._time:
-            self._time = source.timestamp
-            if self._time > self._next_expiry:
+        now = source.timestamp
+        if now > self._time:
+            self._time = now
+            if now > self._next_expiry:
                 self._expire()
         kind = type(event)
         if kind is RunEnded:
@@ -92,8 +94,9 @@ class Guard:
             run = self._begin(run_id, event.agent_id)
         else:
             self._runs.move_to_end(run_id)
-            if event.agent_id is not None and event.agent_id != run.agent_id:
-                run.follow(event.agent_id, *self._policy_of(event.agent_id))
+            agent_id = event.agent_id
+            if agent_id is not None and agent_id != run.agent_id:
+                run.follow(agent_id, *self._policy_of(agent_id))
         run.last_seen = self._time
         if event.event_id is not None and self._repeated(run, event.event_id):
             return SILENCE
@@ -173,8 +176,8 @@ class Guard:
             verdicts = self._allow(run, event, source)
         if finding is None or finding.action != "block":
             run.window.append(call)
-        if event.call_id is not None:
-            self.counters.forgotten_calls += run.waiting.add(event.call_id, call, self.limits.waiting_calls)
+        if event.call_id is not None and run.waiting.add(event.call_id, call, self._waiting_limit):
+            self.counters.forgotten_calls += 1
         return verdicts
 
     def _result(self, run: Run, event: ToolResult, source: Source) -> Sequence[Verdict]:

@@ -31,7 +31,7 @@ _WHOLE_SEED: Final = 101
 _PRODUCER_SEED: Final = 102
 
 _ALWAYS: Final = {"exec": EXEC, "sessions_send": SEND}
-_BY_ACTION: Final = frozenset(("process", "message"))
+_SPECIAL: Final = frozenset((*_ALWAYS, "process", "message"))
 _POLLS: Final = {"poll": POLL, "log": LOG}
 
 MESSAGE_SENDS: Final = frozenset(
@@ -48,6 +48,7 @@ VOLATILE_KEYS: Final = frozenset(
 )  # fmt: skip
 """Keys that differ between two equal sends."""
 
+ASCII_BLANKS: Final = "\t\n\v\f\r "
 JS_BLANKS: Final = "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 """What the reference's trim() takes away (ECMAScript white space and line ends); Python's own set differs."""
 
@@ -60,16 +61,18 @@ _UNKNOWN: Final = re.compile(
 
 def kind_of(tool: str, args: Any, send_tools: tuple[str, ...]) -> int:
     """Tell how results of this call are compared; `tool` is the normalised name."""
+    if tool not in _SPECIAL and not send_tools:
+        return PLAIN
     if tool in _ALWAYS:
         return _ALWAYS[tool]
-    if (tool not in _BY_ACTION and tool not in send_tools) or type(args) is not dict:
+    if type(args) is not dict:
         return PLAIN
     action = _string(args.get("action"))
     if tool == "process":
         return _POLLS.get(action, PLAIN)
     if tool == "message" and action in MESSAGE_SENDS:
         return SEND
-    if tool in send_tools and action == "sendMessage" and _string(args.get("to")).strip(JS_BLANKS):
+    if tool in send_tools and action == "sendMessage" and trimmed(_string(args.get("to"))):
         return SEND
     return PLAIN
 
@@ -90,6 +93,8 @@ def outcome_of(event: ToolResult, kind: int) -> bytes | None:
     details, text = _parts(result)
     if details.get("deniedReason") == "tool-loop" and details.get("status") == "blocked":
         return None  # the guard's own veto
+    if kind == PLAIN:
+        return xxh3_128_digest(canonical_json(details) + b"\0" + text.encode(), PLAIN)
     return xxh3_128_digest(_NORMALISERS[kind](details, text), kind)
 
 
@@ -97,7 +102,7 @@ def unknown_tool(event: ToolResult) -> str | None:
     """Return the name of the tool that the error says does not exist, in lower case; None if it says no such thing."""
     if event.error is None or event.status == "blocked":
         return None
-    found = _UNKNOWN.search(error_text(event.error).decode().strip(JS_BLANKS))
+    found = _UNKNOWN.search(trimmed(error_text(event.error).decode()))
     return (found[1] or found[2]).lower() if found else None
 
 
@@ -108,35 +113,36 @@ def error_text(error: Any) -> bytes:
 
 def _parts(result: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Split a result into its details and its text; one with neither `content` nor `details` is its own details."""
-    details = result.get("details", UNSET)
-    content = result.get("content", UNSET)
-    if details is UNSET and content is UNSET:
-        return result, ""
+    details = result.get("details")
+    content = result.get("content")
     if type(details) is not dict:
+        if details is None and content is None and "details" not in result and "content" not in result:
+            return result, ""
         details = {}
     if type(content) is not list:
         return details, ""
     if len(content) == 1:
         entry = content[0]
-        if type(entry) is dict and type(entry.get("type")) is str and type(entry.get("text")) is str:
-            return details, entry["text"].strip(JS_BLANKS)
-        return details, ""
-    texts = [
-        entry["text"]
-        for entry in content
-        if type(entry) is dict and type(entry.get("type")) is str and type(entry.get("text")) is str
-    ]
-    return details, "\n".join(texts).strip(JS_BLANKS)
+        text = _text_of(entry) if type(entry) is dict else None
+        return details, trimmed(text) if text is not None else ""
+    texts = [_text_of(entry) for entry in content if type(entry) is dict]
+    return details, trimmed("\n".join(text for text in texts if text is not None))
 
 
-def _plain(details: dict[str, Any], text: str) -> bytes:
-    return canonical_json(details) + b"\0" + text.encode()
+def _text_of(entry: dict[str, Any]) -> str | None:
+    text = entry.get("text")
+    return text if type(text) is str and type(entry.get("type")) is str else None
+
+
+def trimmed(text: str) -> str:
+    """Take away what the reference's trim() takes away."""
+    return text.strip(ASCII_BLANKS if text.isascii() else JS_BLANKS)
 
 
 def _exec(details: dict[str, Any], text: str) -> bytes:
     status = details.get("status")
     if status in ("completed", "failed"):
-        aggregated = _string(details.get("aggregated")).strip(JS_BLANKS)
+        aggregated = trimmed(_string(details.get("aggregated")))
         code = details.get("exitCode")
         code = code if type(code) in (int, float) else None
         return canonical_json([status, code, details.get("timedOut") is True, aggregated or text])
@@ -144,7 +150,7 @@ def _exec(details: dict[str, Any], text: str) -> bytes:
         return canonical_json([status, _string(details.get("tail"))])
     if status in ("approval-pending", "approval-unavailable"):
         return canonical_json([status, *map(details.get, ("reason", "host", "command", "warningText"))])
-    return b"\0" + _plain(details, text)
+    return b"\0" + canonical_json(details) + b"\0" + text.encode()
 
 
 def _poll(details: dict[str, Any], text: str) -> bytes:
@@ -161,7 +167,6 @@ def _send(details: dict[str, Any], text: str) -> bytes:  # noqa: ARG001 - sends 
 
 
 _NORMALISERS: Final[dict[int, Callable[[dict[str, Any], str], bytes]]] = {
-    PLAIN: _plain,
     EXEC: _exec,
     POLL: _poll,
     LOG: _log,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -25,7 +25,7 @@ canonical_json: Final = msgspec.json.Encoder(order="sorted").encode
 _NULL: Final = canonical_json(None)
 
 
-class Tool(NamedTuple):
+class Tool(msgspec.Struct, frozen=True, gc=False):
     """A tool by its normalised name, and the seed that keeps its signatures apart from those of other tools."""
 
     name: str

@@ -19,16 +19,16 @@ class WaitingCalls:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, call_id: str, call: Call, limit: int) -> int:
-        """Remember a call; return how many older ones had to be forgotten for it (0 or 1)."""
+    def add(self, call_id: str, call: Call, limit: int) -> bool:
+        """Remember a call; tell whether the oldest one had to be forgotten for it."""
         known = self._calls.setdefault(call_id, call)
         if known is not call:
             self._calls[call_id] = [*(known if isinstance(known, list) else (known,)), call]
         self._count += 1
         if self._count <= limit:
-            return 0
+            return False
         self._forget_oldest()
-        return 1
+        return True
 
     def take(self, call_id: str, signature: bytes | None = None) -> Call | None:
         """Take the newest call of this id, of this signature if one has it; it waits no longer."""
@@ -36,7 +36,7 @@ class WaitingCalls:
         if found is None:
             return None
         self._count -= 1
-        if isinstance(found, Call):
+        if type(found) is Call:
             return found
         matching = [index for index, call in enumerate(found) if call.signature == signature]
         taken = found.pop(matching[-1] if matching else -1)
