@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ __all__ = ["Partitions", "check_topics", "create_topics"]
 
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
+VISIBLE_SECONDS: Final = 10.0
 
 
 class Partitions(NamedTuple):
@@ -49,10 +51,11 @@ async def create_topics(settings: Settings) -> dict[str, str]:
         missing = [topic for topic in _wanted(topics) if topic.name not in counts]
         if missing:
             _raise_refusals(await admin.create_topics(missing))
+            await _visible(admin, topics)
         created = {topic.name for topic in missing}
         return {topic.name: "created" if topic.name in created else "exists" for topic in _wanted(topics)}
-    except KafkaError as error:
-        raise BrokerUnavailableError(f"the topics could not be created: {error}") from error
+    except (KafkaError, TimeoutError) as error:
+        raise BrokerUnavailableError(f"the topics could not be created: {error or 'no answer in time'}") from error
     finally:
         await admin.close()
 
@@ -103,6 +106,13 @@ async def _partition_counts(admin: AIOKafkaAdminClient, topics: TopicSettings) -
     ours = {topics.events, topics.verdicts, topics.dead_letters}
     described: list[dict[str, Any]] = await admin.describe_topics()
     return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["topic"] in ours}
+
+
+async def _visible(admin: AIOKafkaAdminClient, topics: TopicSettings) -> None:
+    """Wait until the broker that was asked knows the topics too: it hears of them a moment after the controller."""
+    async with asyncio.timeout(VISIBLE_SECONDS):
+        while len(await _partition_counts(admin, topics)) < len(_wanted(topics)):
+            await asyncio.sleep(0.05)
 
 
 def _raise_refusals(response: Any) -> None:

@@ -1,0 +1,107 @@
+"""The service's settings: what they are, their units, defaults and ranges.
+
+Where they come from (file, then environment, then flags) is `settings_file`'s business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["KafkaSettings", "LimitSettings", "LogSettings", "SECRETS", "Settings", "TopicSettings", "WorkerSettings"]
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+TopicName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+
+SECRETS = frozenset(("kafka.ssl_key_password", "kafka.sasl_password"))
+"""Settings whose values are never shown."""
+
+
+class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach the brokers. Times with `_ms` are milliseconds, with `_seconds` seconds."""
+
+    bootstrap: Name = "localhost:9092"
+    client_id: Name = "streamguard"
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    ssl_cafile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_key_password: str | None = None
+    ssl_key_password_file: str | None = None
+    ssl_check_hostname: bool = True
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    sasl_password_file: str | None = None
+    idempotence: bool = True
+    request_timeout_ms: Annotated[int, Meta(ge=1000)] = 30_000
+    connect_timeout_seconds: Seconds = 30.0
+
+    def __repr__(self) -> str:
+        """Show everything but secrets."""
+        fields = ", ".join(
+            f"{name}={'***' if f'kafka.{name}' in SECRETS and getattr(self, name) else repr(getattr(self, name))}"
+            for name in self.__struct_fields__
+        )
+        return f"KafkaSettings({fields})"
+
+    __str__ = __repr__
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The topics. `partitions`, `replication_factor` and `retention_hours` count when they are created."""
+
+    events: TopicName = "agent.events"
+    verdicts: TopicName = "agent.verdicts"
+    dead_letters: TopicName = "agent.events.dlq"
+    partitions: Positive = 6
+    replication_factor: Positive = 1
+    retention_hours: Positive = 720
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a worker lives."""
+
+    group: Name = "streamguard"
+    instance_id: Name | None = None
+    offset_reset: Literal["earliest", "latest"] = "earliest"
+    session_timeout_ms: Annotated[int, Meta(ge=1000)] = 30_000
+    heartbeat_interval_ms: Annotated[int, Meta(ge=100)] = 3_000
+    fetch_max_wait_ms: Positive = 100
+    slice_records: Positive = 500
+    slice_ms: Positive = 10
+    max_inflight: Positive = 10_000
+    commit_interval_seconds: Seconds = 1.0
+    stop_grace_seconds: Seconds = 20.0
+    delivery_timeout_seconds: Seconds = 60.0
+
+
+class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What bounds memory and work. `runs` is per partition; `waiting_calls` per run."""
+
+    runs: Positive = 100_000
+    idle_seconds: Positive = 86_400
+    waiting_calls: Positive = 256
+    record_bytes: Positive = 1_048_576
+    json_depth: Annotated[int, Meta(ge=1, le=500)] = 128
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is logged, and how it looks."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of the service."""
+
+    kafka: KafkaSettings = KafkaSettings()
+    topics: TopicSettings = TopicSettings()
+    worker: WorkerSettings = WorkerSettings()
+    limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()

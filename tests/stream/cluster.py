@@ -1,0 +1,196 @@
+"""What stream tests need of a broker: topics of their own, settings that point at them, records in and out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+
+from streamguard.settings import Settings
+from streamguard.stream.topics import create_topics
+from streamguard.stream.worker import Worker
+from streamguard.verdicts import Verdict, decode_verdict
+
+PARTITIONS = 6
+WAIT_SECONDS = 60
+
+
+class Cluster:
+    """A test's own topics on the broker."""
+
+    def __init__(self, broker: Any, prefix: str, partitions: int = PARTITIONS) -> None:
+        self.prefix = prefix
+        self.partitions = partitions
+        self.bootstrap: str = broker.bootstrap
+        base = Settings()
+        self.settings = msgspec.structs.replace(
+            base,
+            kafka=_with(base.kafka, bootstrap=broker.bootstrap, idempotence=broker.is_apache),
+            topics=_with(
+                base.topics,
+                events=f"{prefix}.events",
+                verdicts=f"{prefix}.verdicts",
+                dead_letters=f"{prefix}.dlq",
+                partitions=partitions,
+            ),
+            worker=_with(base.worker, group=f"{prefix}.group", commit_interval_seconds=0.2),
+        )
+
+    def change(self, **sections: dict[str, Any]) -> None:
+        """Change some settings."""
+        replaced = {name: _with(getattr(self.settings, name), **fields) for name, fields in sections.items()}
+        self.settings = msgspec.structs.replace(self.settings, **replaced)
+
+    async def __aenter__(self) -> Cluster:
+        await create_topics(self.settings)
+        self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, max_request_size=1 << 24)
+        await self._producer.start()
+        self._consumers: dict[str, AIOKafkaConsumer] = {}
+        self._read: dict[str, list[ConsumerRecord]] = {}
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._producer.stop()
+        for consumer in self._consumers.values():
+            await consumer.stop()
+
+    # in
+
+    async def publish(
+        self,
+        run: str,
+        values: Sequence[bytes | None],
+        *,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
+        """Append records of one run, in order; returns when all are acknowledged."""
+        acknowledged = [
+            await self._producer.send(
+                self.settings.topics.events, value, key=run.encode(), partition=partition, headers=list(headers)
+            )
+            for value in values
+        ]
+        await asyncio.gather(*acknowledged)
+
+    async def publish_everywhere(self, values: Callable[[str], Sequence[bytes]]) -> None:
+        """Append records of one run to each partition."""
+        for partition in range(self.partitions):
+            await self.publish(f"run-{partition}", values(f"run-{partition}"), partition=partition)
+
+    # out
+
+    async def verdict_records(self, count: int) -> list[ConsumerRecord]:
+        """Wait until the verdict topic has `count` records; return all it has by then."""
+        return await self._records(self.settings.topics.verdicts, count)
+
+    async def verdicts(self, count: int) -> list[Verdict]:
+        """Wait until the verdict topic has `count` records; return all it has by then, decoded."""
+        return [decode_verdict(record.value) for record in await self.verdict_records(count)]
+
+    async def dead_letters(self, count: int) -> list[ConsumerRecord]:
+        """Wait until the dead-letter topic has `count` records; return all it has by then."""
+        return await self._records(self.settings.topics.dead_letters, count)
+
+    async def _records(self, topic: str, count: int) -> list[ConsumerRecord]:
+        if topic not in self._consumers:
+            consumer = self._consumers[topic] = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, fetch_max_wait_ms=50)
+            await consumer.start()
+            partitions = [TopicPartition(topic, number) for number in range(self.partitions)]
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning(*partitions)
+            self._read[topic] = []
+        read = self._read[topic]
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while len(read) < count or await self._more(topic):
+                    for records in (await self._consumers[topic].getmany(timeout_ms=100)).values():
+                        read.extend(records)
+        except TimeoutError:
+            raise AssertionError(f"{topic} has {len(read)} records after {WAIT_SECONDS} s, {count} were expected") from None
+        return read
+
+    async def _more(self, topic: str) -> bool:
+        """Tell whether the topic has records that were not read yet."""
+        consumer = self._consumers[topic]
+        ends = await consumer.end_offsets(list(consumer.assignment()))
+        return any([await consumer.position(partition) < end for partition, end in ends.items()])
+
+    # positions
+
+    async def committed(self) -> int:
+        """Return the sum of the group's committed positions."""
+        return sum((await self._committed()).values())
+
+    async def _committed(self) -> dict[TopicPartition, int]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        try:
+            offsets = await admin.list_consumer_group_offsets(self.settings.worker.group)
+        finally:
+            await admin.close()
+        return {partition: position.offset for partition, position in offsets.items()}
+
+    async def caught_up(self) -> None:
+        """Wait until the group has committed everything that is on the events topic."""
+        partitions = [TopicPartition(self.settings.topics.events, number) for number in range(self.partitions)]
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap)
+        await consumer.start()
+        try:
+            ends = await consumer.end_offsets(partitions)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while sum(ends.values()) > await self.committed():
+                    await asyncio.sleep(0.1)
+        finally:
+            await consumer.stop()
+
+    # topics
+
+    async def create_topic(self, name: str, partitions: int) -> None:
+        """Make one more topic."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        await admin.create_topics([NewTopic(name, partitions, 1)])
+        async with asyncio.timeout(WAIT_SECONDS):
+            while name not in await admin.list_topics():
+                await asyncio.sleep(0.05)
+        await admin.close()
+
+    async def delete_records(self) -> None:
+        """Let retention pass: delete all records of the events topic."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        await admin.delete_records(
+            {
+                TopicPartition(self.settings.topics.events, number): RecordsToDelete(-1)
+                for number in range(self.partitions)
+            }
+        )
+        await admin.close()
+
+
+@asynccontextmanager
+async def running(worker: Worker) -> AsyncIterator[Worker]:
+    """Run a worker while the block runs; a failure of the worker fails the test."""
+    task = asyncio.create_task(worker.run())
+    ready = asyncio.create_task(worker.ready())
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        yield worker
+    finally:
+        worker.stop()
+        ready.cancel()
+        async with asyncio.timeout(WAIT_SECONDS):
+            await task
+
+
+def _with(section: Any, **fields: Any) -> Any:
+    return msgspec.structs.replace(section, **fields)

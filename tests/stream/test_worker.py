@@ -1,0 +1,195 @@
+"""The worker on a real broker: events in, verdicts out, nothing lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from cluster import Cluster, running
+
+from streamguard.errors import PositionLostError, TopicMismatchError, TopicMissingError
+from streamguard.events import MSGPACK
+from streamguard.policy import PolicySet
+from streamguard.stream.topics import check_topics, create_topics
+from streamguard.stream.worker import Worker
+from streamguard.verdicts import Verdict
+
+ON = PolicySet({"enabled": True})
+
+
+@pytest.fixture
+async def cluster(broker: Any, topic_prefix: str) -> AsyncIterator[Cluster]:
+    """Give a test topics of its own and clients to them."""
+    async with Cluster(broker, topic_prefix) as cluster:
+        yield cluster
+
+
+def call(run: str, number: int, **fields: Any) -> bytes:
+    """Write a tool_call."""
+    return json.dumps(
+        {"type": "tool_call", "run_id": run, "call_id": f"c{number}", "tool": "read", "args": {"path": "/a"}, **fields}
+    ).encode()
+
+
+def result(run: str, number: int, value: Any = "same") -> bytes:
+    """Write a tool_result."""
+    return json.dumps({"type": "tool_result", "run_id": run, "call_id": f"c{number}", "result": value}).encode()
+
+
+def loop(run: str, times: int) -> list[bytes]:
+    """Write the same call with the same result, again and again."""
+    return [record for number in range(times) for record in (call(run, number), result(run, number))]
+
+
+def said(verdicts: list[Verdict]) -> list[tuple[str, str | None, int | None]]:
+    """Return action, detector and count of each verdict."""
+    return [(verdict.action, verdict.detector, verdict.count) for verdict in verdicts]
+
+
+async def test_a_looping_run_is_warned_and_blocked(cluster: Cluster) -> None:
+    """A loop on the events topic gives its verdicts, on the same partition number, with the run as key."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 21))
+        records = await cluster.verdict_records(2)
+
+    verdicts = [msgspec.json.decode(record.value, type=Verdict) for record in records]
+    assert [("warn", "generic_repeat", 10), ("block", "generic_repeat", 20)] == said(verdicts)
+    assert {(verdict.source.partition, b"run-1") for verdict in verdicts} == {(r.partition, r.key) for r in records}
+
+
+async def test_messagepack_is_read_where_the_header_says_so(cluster: Cluster) -> None:
+    """Records with the MessagePack content type are judged like JSON ones, in one run with them."""
+    packed = [msgspec.msgpack.encode(msgspec.json.decode(record)) for record in loop("run-1", 6)]
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", packed, headers=[("content-type", MSGPACK.encode())])
+        await cluster.publish("run-1", loop("run-1", 6))
+        verdicts = await cluster.verdicts(1)
+
+    assert [("warn", "generic_repeat", 10)] == said(verdicts)
+
+
+async def test_poison_goes_to_the_dead_letters_and_the_worker_goes_on(cluster: Cluster) -> None:
+    """Each kind of unreadable record is a dead letter, untouched, with headers; records after it are judged."""
+    poison = {
+        b"\xff\xfe": "UnreadableRecordError",
+        b"{": "UnreadableRecordError",
+        b"[]": "WrongShapeError",
+        b'{"type":"tool_call","run_id":"r"}': "WrongShapeError",
+        call(" ", 1): "MissingRunError",
+        b'{"type":"tool_call","run_id":"r","tool":"t","args":' + b"[" * 500 + b"]" * 500 + b"}": "TooDeepError",
+        call("r", 1, args="x" * 300_000): "RecordTooLargeError",
+    }
+    cluster.change(limits={"record_bytes": 200_000})
+    async with running(Worker(cluster.settings, ON)):
+        for value in poison:
+            await cluster.publish("run-1", [value], headers=[("trace", b"7")])
+        await cluster.publish("run-1", loop("run-1", 11))
+        letters = await cluster.dead_letters(len(poison))
+        verdicts = await cluster.verdicts(1)
+
+    assert poison == {letter.value: dict(letter.headers)["error"].decode().split(":")[0] for letter in letters}
+    assert {"trace", "error", "source.topic", "source.partition", "source.offset"} == set(dict(letters[0].headers))
+    assert {b"run-1"} == {letter.key for letter in letters}
+    assert [str(n).encode() for n in range(7)] == [dict(letter.headers)["source.offset"] for letter in letters]
+    assert ["warn"] == [verdict.action for verdict in verdicts]
+
+
+async def test_an_empty_record_is_a_dead_letter(cluster: Cluster) -> None:
+    """A record without a value (a tombstone somebody sent) is no event, and stops nothing."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [None])
+        [letter] = await cluster.dead_letters(1)
+
+    assert b"run-1" == letter.key
+    assert b"the record is empty" in dict(letter.headers)["error"]
+
+
+async def test_what_was_judged_is_committed_and_nothing_more(cluster: Cluster) -> None:
+    """After a clean stop the group stands behind the last event, and a new worker does not judge it again."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 21))
+        await cluster.verdicts(2)
+    committed = await cluster.committed()
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-2", loop("run-2", 11))
+        verdicts = await cluster.verdicts(3)
+
+    assert 42 == committed
+    assert ["run-1", "run-1", "run-2"] == sorted(verdict.run_id for verdict in verdicts)
+
+
+async def test_memory_is_kept_when_a_partition_comes_back(cluster: Cluster) -> None:
+    """A rebalance gives every partition anew; a worker that gets one back goes on counting where it was."""
+    async with running(Worker(cluster.settings, ON)) as first:
+        await cluster.publish_everywhere(lambda run: loop(run, 10))
+        await cluster.caught_up()
+        async with running(Worker(cluster.settings, ON)):
+            await first.ready()
+        await first.ready()
+        await cluster.publish_everywhere(lambda run: [call(run, 10)])
+        verdicts = await cluster.verdicts(cluster.partitions // 2)
+
+    assert len(verdicts) >= cluster.partitions // 2
+    assert {("warn", "generic_repeat", 10)} == set(said(verdicts))
+
+
+async def test_a_gate_is_answered(cluster: Cluster) -> None:
+    """A call sent with `gate` is answered though nothing is wrong."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [call("run-1", 1, gate=True)])
+        [verdict] = await cluster.verdicts(1)
+
+    assert ("allow", "c1") == (verdict.action, verdict.call_id)
+
+
+async def test_arming_is_logged_in_the_documented_words(cluster: Cluster, log_lines: list[dict[str, Any]]) -> None:
+    """A compaction that arms the guard is logged as documented, with the run and no payload."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [b'{"type":"compaction","run_id":"run-1"}', *loop("run-1", 3)])
+        [verdict] = await cluster.verdicts(1)
+
+    assert "abort" == verdict.action
+    assert ["run-1"] == [line["run_id"] for line in log_lines if line["event"] == "post-compaction guard armed for 3 attempts"]
+
+
+async def test_missing_topics_are_named(cluster: Cluster) -> None:
+    """A worker without its topics says which are missing and which command makes them, and makes none itself."""
+    cluster.change(topics={"events": f"{cluster.prefix}.nowhere"})
+
+    for _ in range(2):
+        with pytest.raises(TopicMissingError, match=r"nowhere.*streamguard topics create"):
+            await Worker(cluster.settings, ON).run()
+
+
+async def test_mismatched_partition_counts_are_refused(cluster: Cluster) -> None:
+    """Topics whose partition counts differ are refused, when they are made and when a worker starts."""
+    cluster.change(topics={"verdicts": f"{cluster.prefix}.more"})
+    await cluster.create_topic(f"{cluster.prefix}.more", cluster.partitions + 1)
+
+    with pytest.raises(TopicMismatchError, match=f"{cluster.partitions + 1} partitions"):
+        await create_topics(cluster.settings)
+    with pytest.raises(TopicMismatchError):
+        await check_topics(cluster.settings)
+
+
+async def test_topics_are_made_once(cluster: Cluster) -> None:
+    """Creating topics again changes nothing and says so."""
+    assert {"exists"} == set((await create_topics(cluster.settings)).values())
+
+
+@pytest.mark.apache
+async def test_a_lost_position_is_an_error(cluster: Cluster) -> None:
+    """A committed position that the broker no longer has is never jumped over in silence."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 2))
+        await cluster.caught_up()
+    await cluster.publish("run-1", loop("run-1", 2))
+    await cluster.delete_records()
+
+    with pytest.raises(PositionLostError, match="deleted unread"):
+        async with asyncio.timeout(60):
+            await Worker(cluster.settings, ON).run()
