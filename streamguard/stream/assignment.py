@@ -166,19 +166,19 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             async with asyncio.timeout(ANSWER_SECONDS):
                 committed: int | None = await self._consumer.committed(partition)
                 first: int = (await self._consumer.beginning_offsets([partition]))[partition]
-                if committed is None and self._offset_reset == "earliest":
-                    return first
-                end: int = (await self._consumer.end_offsets([partition]))[partition]
+                if committed is None and self._offset_reset == "latest":
+                    end: int = (await self._consumer.end_offsets([partition]))[partition]
+                    return end
         except TimeoutError:
             raise BrokerUnavailableError(
                 f"the broker did not say within {ANSWER_SECONDS:g} s where {partition.topic}[{partition.partition}] stands"
             ) from None
         if committed is None:
-            return end
-        if not first <= committed <= end:
+            return first
+        if committed < first:
             raise PositionLostError(
                 f"{partition.topic}[{partition.partition}]: position {committed} is committed, but the broker has "
-                f"{first} to {end}: records were deleted unread, or the topic was made anew. Reset the group's offsets "
+                f"records from {first} on only: they were deleted unread. Reset the group's offsets "
                 "(kafka-consumer-groups.sh --reset-offsets) to go on."
             )
         return committed

@@ -168,7 +168,8 @@ class Worker:
             return {}  # a partition that is being opened: its position is set there
         except OffsetOutOfRangeError as error:
             raise PositionLostError(
-                f"the broker no longer has the position of this worker: {error}. Records were deleted unread"
+                f"the broker has no records at the position of this worker: {error}. They were deleted unread, or the "
+                "topic was made anew. Reset the group's offsets (kafka-consumer-groups.sh --reset-offsets) to go on."
             ) from error
         except KafkaError as error:
             if not error.retriable:

@@ -38,7 +38,13 @@ class Cluster:
                 dead_letters=f"{prefix}.dlq",
                 partitions=partitions,
             ),
-            worker=_with(base.worker, group=f"{prefix}.group", commit_interval_seconds=0.2),
+            worker=_with(
+                base.worker,
+                group=f"{prefix}.group",
+                commit_interval_seconds=0.2,
+                session_timeout_ms=6_000,  # the embedded broker lets members join after half of it
+                heartbeat_interval_ms=500,
+            ),
         )
 
     def change(self, **sections: dict[str, Any]) -> None:
@@ -52,6 +58,7 @@ class Cluster:
         await self._producer.start()
         self._consumers: dict[str, AIOKafkaConsumer] = {}
         self._read: dict[str, list[ConsumerRecord]] = {}
+        self._published = 0
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -77,6 +84,7 @@ class Cluster:
             for value in values
         ]
         await asyncio.gather(*acknowledged)
+        self._published += len(acknowledged)
 
     async def publish_everywhere(self, values: Callable[[str], Sequence[bytes]]) -> None:
         """Append records of one run to each partition."""
@@ -125,27 +133,26 @@ class Cluster:
 
     async def committed(self) -> int:
         """Return the sum of the group's committed positions."""
-        return sum((await self._committed()).values())
-
-    async def _committed(self) -> dict[TopicPartition, int]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-        await admin.start()
-        try:
-            offsets = await admin.list_consumer_group_offsets(self.settings.worker.group)
-        finally:
-            await admin.close()
-        return {partition: position.offset for partition, position in offsets.items()}
+        async with self._group_reader() as (consumer, partitions):
+            return sum([await consumer.committed(partition) or 0 for partition in partitions])
 
     async def caught_up(self) -> None:
-        """Wait until the group has committed everything that is on the events topic."""
+        """Wait until the group has committed everything that was published."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await self.committed() < self._published:
+                await asyncio.sleep(0.1)
+
+    @asynccontextmanager
+    async def _group_reader(self) -> AsyncIterator[tuple[AIOKafkaConsumer, list[TopicPartition]]]:
+        """Give a client that may ask for the group's positions, without being a member."""
         partitions = [TopicPartition(self.settings.topics.events, number) for number in range(self.partitions)]
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, group_id=self.settings.worker.group, enable_auto_commit=False
+        )
         await consumer.start()
         try:
-            ends = await consumer.end_offsets(partitions)
-            async with asyncio.timeout(WAIT_SECONDS):
-                while sum(ends.values()) > await self.committed():
-                    await asyncio.sleep(0.1)
+            consumer.assign(partitions)
+            yield consumer, partitions
         finally:
             await consumer.stop()
 
