@@ -13,7 +13,8 @@ import structlog
 from streamguard.logs import configure_logs
 from streamguard.policy import PolicySet
 from streamguard.policy_file import LoadedPolicy, load_policy_file
-from streamguard.settings import Settings, load_service
+from streamguard.settings import Settings
+from streamguard.settings_file import load_service
 
 __all__ = ["load", "load_policy", "service_options"]
 

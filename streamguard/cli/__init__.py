@@ -1,0 +1,78 @@
+"""The command line. Commands load what they need when they are called: `--help` is quick, and no extra is needed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Final
+
+import click
+
+from streamguard.errors import ConfigurationError, StreamguardError
+
+__all__ = ["cli", "main"]
+
+COMMANDS: Final = {
+    "run": "Run a worker: events in, verdicts out.",
+    "topics": "Create the topics that streamguard needs.",
+    "policy": "Check, show and test policies.",
+    "replay": "Judge recorded events from files, without Kafka.",
+    "schema": "Print the schemas of events, verdicts and topics.",
+    "demo": "Watch looping agents being stopped.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of this package, imported when used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the commands in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"streamguard.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    "streamguard",
+    cls=LazyGroup,
+    epilog="Exit codes: 0 done; 1 failed; 2 wrong usage or configuration. `streamguard run` has more.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="streamguard")
+def cli() -> None:
+    """Stop looping agents from outside: tool calls in from Kafka, warn, block and abort verdicts out."""
+
+
+def main() -> None:
+    """Run the command line; errors that a user can meet are one line, not a traceback."""
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except ConfigurationError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except StreamguardError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

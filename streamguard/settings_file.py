@@ -1,0 +1,132 @@
+"""Where settings come from: the file, then STREAMGUARD_* variables, then flags; the later wins. All faults at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from streamguard.errors import SettingsFileError
+from streamguard.policy import PolicySet
+from streamguard.policy_file import SERVICE_SECTIONS, LoadedPolicy, load_policy_file, policy_from_toml, read_toml
+from streamguard.settings import SECRETS, Settings
+
+__all__ = ["load_service"]
+
+PREFIX: Final = "STREAMGUARD_"
+NOT_SETTINGS: Final = ("STREAMGUARD_TEST_", "STREAMGUARD_CONFIG")
+"""Variables that are no settings: those of the tests, and the one that names the file."""
+
+
+def load_service(
+    path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], policy_path: Path | None = None
+) -> tuple[Settings, LoadedPolicy]:
+    """Read settings and policy; `flags` are by dotted key (`kafka.bootstrap`).
+
+    Without a file (`path`, else STREAMGUARD_CONFIG) the defaults hold. The policy comes from `policy_path` if given,
+    else from the same file. Raises `SettingsFileError` or `PolicyFileError`.
+    """
+    if path is None and environ.get("STREAMGUARD_CONFIG"):
+        path = Path(environ["STREAMGUARD_CONFIG"])
+    document = read_toml(path, SettingsFileError) if path is not None else {}
+    faults: list[str] = []
+    values: dict[str, dict[str, Any]] = {section: {} for section in SERVICE_SECTIONS}
+    origins: dict[str, str] = {}
+    for key, value, origin in (
+        *_from_file(document, str(path), faults),
+        *_from_environment(environ, faults),
+        *((key, value, "flag") for key, value in flags.items()),
+    ):
+        section, name = key.split(".", 1)
+        values[section][name] = value
+        origins[key] = origin
+    settings = _converted(values, origins, faults)
+    if faults or settings is None:
+        raise SettingsFileError("settings: " + (faults[0] if len(faults) == 1 else "\n  " + "\n  ".join(faults)))
+    if policy_path is not None:
+        return settings, load_policy_file(policy_path)
+    if path is not None:
+        return settings, policy_from_toml(document, str(path))
+    return settings, LoadedPolicy(PolicySet(), "defaults", (), {})
+
+
+def _from_file(document: Mapping[str, Any], path: str, faults: list[str]) -> Iterator[tuple[str, Any, str]]:
+    for section in SERVICE_SECTIONS & document.keys():
+        table = document[section]
+        if not isinstance(table, Mapping):
+            faults.append(f"{path}: {section} must be a table, [{section}]")
+            continue
+        for name, value in table.items():
+            key = f"{section}.{name}"
+            if key in _TYPES:
+                yield key, value, path
+            else:
+                faults.append(f"{path}: {key}: unknown key; {_hint(key, _TYPES)}")
+
+
+def _from_environment(environ: Mapping[str, str], faults: list[str]) -> Iterator[tuple[str, Any, str]]:
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX) or variable.startswith(NOT_SETTINGS):
+            continue
+        key = _BY_VARIABLE.get(variable)
+        if key is None:
+            faults.append(f"{variable}: no setting has this variable; {_hint(variable, _BY_VARIABLE)}")
+        else:
+            yield key, environ[variable], variable
+
+
+def _converted(values: Mapping[str, Any], origins: Mapping[str, str], faults: list[str]) -> Settings | None:
+    """Check each value by its type, then the sections; a secret's value is never shown."""
+    checked: dict[str, dict[str, Any]] = {}
+    for section, fields in values.items():
+        for name, value in fields.items():
+            key = f"{section}.{name}"
+            try:
+                text = origins[key].startswith(PREFIX)
+                checked.setdefault(section, {})[name] = msgspec.convert(value, _TYPES[key], strict=not text)
+            except msgspec.ValidationError as error:
+                shown = "***" if key in SECRETS else repr(value)
+                faults.append(f"{origins[key]}: {key} is {shown}; {str(error)[0].lower()}{str(error)[1:]}")
+    if faults:
+        return None
+    settings = msgspec.convert(checked, Settings)
+    faults += _contradictions(settings)
+    return settings
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong between settings that are right one by one."""
+    kafka, worker, topics = settings.kafka, settings.worker, settings.topics
+    if kafka.security_protocol.startswith("SASL") and not (
+        kafka.sasl_username and (kafka.sasl_password or kafka.sasl_password_file)
+    ):
+        yield f"kafka.security_protocol is {kafka.security_protocol}: kafka.sasl_username and a password are needed"
+    if bool(kafka.ssl_keyfile) and not kafka.ssl_certfile:
+        yield "kafka.ssl_keyfile is given without kafka.ssl_certfile"
+    if worker.heartbeat_interval_ms * 3 > worker.session_timeout_ms:
+        yield (
+            f"worker.heartbeat_interval_ms is {worker.heartbeat_interval_ms}; allowed: at most a third of "
+            f"worker.session_timeout_ms ({worker.session_timeout_ms})"
+        )
+    if len({topics.events, topics.verdicts, topics.dead_letters}) < 3:  # noqa: PLR2004 - three topics
+        yield "topics.events, topics.verdicts and topics.dead_letters must be three different topics"
+
+
+def _hint(written: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(written, known, n=1)
+    return f"did you mean {close[0]}?" if close else "allowed: " + ", ".join(sorted(known))
+
+
+def _field_types() -> dict[str, Any]:
+    types: dict[str, Any] = {}
+    for section in msgspec.structs.fields(Settings):
+        for field in msgspec.structs.fields(section.type):
+            types[f"{section.name}.{field.name}"] = field.type
+    return types
+
+
+_TYPES: Final = _field_types()
+_BY_VARIABLE: Final = {PREFIX + key.replace(".", "_").upper(): key for key in _TYPES}
