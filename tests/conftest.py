@@ -1,0 +1,85 @@
+"""Fixtures that all tests share: the broker, names of their own, captured logs; and a word on what they ran on."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from brokers.find import Broker, find_broker
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+BROKER = pytest.StashKey[Broker]()
+NEEDS_APACHE = "needs the real Apache Kafka"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that only the real broker can pass."""
+    config.addinivalue_line("markers", "apache: needs the real Apache Kafka; skipped on the embedded broker")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the broker before the first test if any needs it: resolving Kafka takes longer than a test may."""
+    if session.config.option.collectonly:
+        return
+    if any("broker" in getattr(item, "fixturenames", ()) for item in session.items):
+        session.config.stash[BROKER] = find_broker()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the broker, however the session ended."""
+    if BROKER in config.stash:
+        config.stash[BROKER].stop()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what the embedded broker cannot do."""
+    if item.get_closest_marker("apache") and not item.config.stash[BROKER].is_apache:
+        pytest.skip(NEEDS_APACHE)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which broker the tests ran on, and what was skipped for want of the real one."""
+    terminalreporter.section("broker")
+    if BROKER not in config.stash:
+        terminalreporter.write_line("no test needed a broker")
+        return
+    terminalreporter.write_line(f"broker tests ran on {config.stash[BROKER].description}")
+    skipped = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if NEEDS_APACHE in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} skipped because they need the real Apache Kafka:")
+        for name in skipped:
+            terminalreporter.write_line(f"  {name}")
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """The broker that this session runs on."""
+    return request.config.stash[BROKER]
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A prefix for the topics of one test."""
+    return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def log_lines() -> Iterator[list[dict[str, Any]]]:
+    """What is logged while the test runs."""
+    with structlog.testing.capture_logs() as lines:
+        yield lines  # type: ignore[misc]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The folder of the checkout."""
+    return Path(__file__).parent.parent
