@@ -132,7 +132,7 @@ def _judge(case: Case, policy: Policy, line: Line) -> list[Said]:
     guard = Guard(policy)
     calls: dict[str, int] = {}
     numbers: dict[tuple[str, str | None], int] = {}
-    said = []
+    said: list[Said] = []
     for index, (event, timestamp) in enumerate(_events(case, line)):
         run = event.run_id or event.session_id or ""
         if isinstance(event, ToolCall):
@@ -140,8 +140,8 @@ def _judge(case: Case, policy: Policy, line: Line) -> list[Said]:
         current = calls.get(run, 0)
         if isinstance(event, ToolResult):
             current = numbers.get((run, event.call_id), current)
-        for verdict in guard.observe(event, Source("case", 0, index, timestamp)):
-            said.append(Said(index, current, verdict))
+        verdicts = guard.observe(event, Source("case", 0, index, timestamp))
+        said.extend(Said(index, current, verdict) for verdict in verdicts)
     return said
 
 

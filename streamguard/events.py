@@ -174,7 +174,8 @@ def run_of(event: Event) -> str:
 def _decode_again(value: bytes, error: Exception) -> Event | None:
     """Find out why a record could not be decoded: only a newer type and a lone surrogate are no fault of it."""
     if isinstance(error, msgspec.ValidationError):
-        return _unknown_type_or_raise(_json_type, value, error)
+        _raise_unless_unknown_type(_json_type, value, error)
+        return None
     if isinstance(error, RecursionError):
         raise TooDeepError("arrays and objects are nested too deep to decode") from None
     repaired = replace_lone_surrogates(value)
@@ -183,7 +184,8 @@ def _decode_again(value: bytes, error: Exception) -> Event | None:
     try:
         return _json_event.decode(repaired)
     except msgspec.ValidationError as second:
-        return _unknown_type_or_raise(_json_type, repaired, second)
+        _raise_unless_unknown_type(_json_type, repaired, second)
+        return None
     except msgspec.DecodeError as second:
         raise UnreadableRecordError(f"not JSON: {second}") from None
 
@@ -192,7 +194,8 @@ def _decode_msgpack(value: bytes, depth: int) -> Event | None:
     try:
         event = _msgpack_event.decode(value)
     except msgspec.ValidationError as error:
-        return _unknown_type_or_raise(_msgpack_type, value, error)
+        _raise_unless_unknown_type(_msgpack_type, value, error)
+        return None
     except RecursionError:
         raise TooDeepError("arrays and maps are nested too deep to decode") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -209,7 +212,7 @@ def _decode_msgpack(value: bytes, depth: int) -> Event | None:
     return event
 
 
-def _unknown_type_or_raise(
+def _raise_unless_unknown_type(
     decoder: msgspec.json.Decoder[_Typed] | msgspec.msgpack.Decoder[_Typed],
     value: bytes,
     error: msgspec.ValidationError,

@@ -10,7 +10,10 @@ import structlog
 
 __all__ = ["configure_logs"]
 
-NOISY: Final = {"aiokafka.consumer.group_coordinator": logging.WARNING, "aiokafka.consumer.subscription_state": logging.WARNING}
+NOISY: Final = {
+    "aiokafka.consumer.group_coordinator": logging.WARNING,
+    "aiokafka.consumer.subscription_state": logging.WARNING,
+}
 """Loggers of libraries that tell at info what a worker tells in its own words."""
 
 

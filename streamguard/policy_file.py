@@ -73,9 +73,7 @@ class LoadedPolicy(NamedTuple):
         policy = resolve(self.policies.block, agent)
         clamped = {warning.field: warning for warning in _clamped(agent_id, self.policies.block, agent)}
         blocks = ((agent, self.paths.get(agent_id, "")), (self.policies.block, self.paths.get(None, "")))
-        return [
-            Value(field, _effective(policy, field), _origin(field, blocks, clamped.get(field))) for field in FIELDS
-        ]
+        return [Value(field, _effective(policy, field), _origin(field, blocks, clamped.get(field))) for field in FIELDS]
 
 
 def load_policy_file(path: Path) -> LoadedPolicy:
@@ -105,7 +103,7 @@ def policy_from_toml(document: Mapping[str, Any], source: str) -> LoadedPolicy:
     return _loaded(block, agents, source, faults, {None: "policy", **names})
 
 
-def read_toml(path: Path, error: type[PolicyFileError] | type[Exception] = PolicyFileError) -> dict[str, Any]:
+def read_toml(path: Path, error: type[Exception] = PolicyFileError) -> dict[str, Any]:
     """Parse a TOML file; raises the given error with the place where it is no TOML."""
     try:
         return tomllib.loads(_text(path, error))
@@ -171,9 +169,7 @@ def _checked(block: Any, path: str, faults: list[str], *, snake_case: bool = Fal
     return _object(block, path, "", faults, snake_case=snake_case)
 
 
-def _object(
-    value: Mapping[str, Any], path: str, prefix: str, faults: list[str], *, snake_case: bool
-) -> dict[str, Any]:
+def _object(value: Mapping[str, Any], path: str, prefix: str, faults: list[str], *, snake_case: bool) -> dict[str, Any]:
     known = {field[len(prefix) :].split(".")[0] for field in FIELDS if field.startswith(prefix)}
     checked: dict[str, Any] = {}
     for written, item in value.items():
@@ -214,7 +210,9 @@ def _loaded(
         raise PolicyFileError(f"{source}: " + (faults[0] if len(faults) == 1 else "\n  " + "\n  ".join(faults)))
     warnings = list(_clamped(None, block, None))
     for agent, agent_block in agents.items():
-        warnings += (warning for warning in _clamped(agent, block, agent_block) if warning._replace(agent=None) not in warnings)
+        warnings += (
+            warning for warning in _clamped(agent, block, agent_block) if warning._replace(agent=None) not in warnings
+        )
     return LoadedPolicy(PolicySet(block, agents), source, tuple(warnings), paths)
 
 

@@ -79,16 +79,21 @@ def asyncapi(topics: TopicSettings | None = None) -> dict[str, Any]:
         "info": {
             "title": "streamguard",
             "version": version("streamguard"),
-            "description": f"Events in, verdicts out: contract {CONTRACT}. JSON, or MessagePack where a record says so.",
+            "description": f"Events in, verdicts out: contract {CONTRACT}. JSON, or MessagePack where a header says so.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
         "channels": {
             "events": _channel(topics.events, topics.partitions, "What agents do, by run.", list(events)),
             "verdicts": _channel(
-                topics.verdicts, topics.partitions, "Control topic and audit log. A verdict has its event's partition number.", ["Verdict"]
+                topics.verdicts,
+                topics.partitions,
+                "Control topic and audit log. A verdict has its event's partition number.",
+                ["Verdict"],
             ),
-            "deadLetters": _channel(topics.dead_letters, topics.partitions, "Records that are no events, untouched.", ["DeadLetter"]),
+            "deadLetters": _channel(
+                topics.dead_letters, topics.partitions, "Records that are no events, untouched.", ["DeadLetter"]
+            ),
         },
         "operations": {
             "readEvents": {"action": "receive", "channel": {"$ref": "#/channels/events"}},
@@ -105,7 +110,12 @@ def asyncapi(topics: TopicSettings | None = None) -> dict[str, Any]:
 def _titled(document: dict[str, Any], title: str) -> dict[str, Any]:
     _describe(document["$defs"])
     name = title.rsplit(" ", 1)[-1]
-    return {"$schema": DIALECT, "$id": f"urn:streamguard:contract:1:{name}", "title": f"{title}, {CONTRACT}", **document}
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:streamguard:contract:1:{name}",
+        "title": f"{title}, {CONTRACT}",
+        **document,
+    }
 
 
 def _describe(definitions: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-__all__ = ["KafkaSettings", "LimitSettings", "LogSettings", "SECRETS", "Settings", "TopicSettings", "WorkerSettings"]
+__all__ = ["SECRETS", "KafkaSettings", "LimitSettings", "LogSettings", "Settings", "TopicSettings", "WorkerSettings"]
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 TopicName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]

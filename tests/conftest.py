@@ -53,7 +53,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line("no test needed a broker")
         return
     terminalreporter.write_line(f"broker tests ran on {config.stash[BROKER].description}")
-    skipped = [report.nodeid for report in terminalreporter.stats.get("skipped", []) if NEEDS_APACHE in str(report.longrepr)]
+    skipped = [
+        report.nodeid for report in terminalreporter.stats.get("skipped", []) if NEEDS_APACHE in str(report.longrepr)
+    ]
     if skipped:
         terminalreporter.write_line(f"{len(skipped)} skipped because they need the real Apache Kafka:")
         for name in skipped:

@@ -19,7 +19,9 @@ LOOPING: Final = 6
 
 
 @click.command("demo", short_help="Watch looping agents being stopped.")
-@click.option("--seconds", type=click.FloatRange(min=1), default=40, show_default=True, help="How long the fleet works.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=1), default=40, show_default=True, help="How long the fleet works."
+)
 @click.option("--agents", type=click.IntRange(LOOPING, 200), default=12, show_default=True, help="Agents in the fleet.")
 @click.option("--bootstrap", metavar="HOST:PORT", help="A real Kafka instead of the embedded broker.")
 @click.option("--fleet-only", is_flag=True, help="Only the fleet, on the service's own topics: workers run elsewhere.")

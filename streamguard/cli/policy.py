@@ -86,7 +86,9 @@ def test(cases: tuple[str, ...], policy_file: Path | None) -> None:
     base = load_policy(policy_file).block if policy_file is not None else None
     report = run_cases(cases, base)
     for mismatch in report.mismatches:
-        click.echo(f"{mismatch.place}: {mismatch.case}: {mismatch.problem}" + (f" ({mismatch.note})" if mismatch.note else ""))
+        click.echo(
+            f"{mismatch.place}: {mismatch.case}: {mismatch.problem}" + (f" ({mismatch.note})" if mismatch.note else "")
+        )
     click.echo(report.summary)
     if report.mismatches:
         raise SystemExit(1)

@@ -27,10 +27,15 @@ def service_options(command: Command) -> Command:
     """Add the options by which every service command finds its settings."""
     options = (
         click.option(
-            "--config", "-c", type=click.Path(path_type=Path), help="Settings and policy, TOML [env: STREAMGUARD_CONFIG]."
+            "--config",
+            "-c",
+            type=click.Path(path_type=Path),
+            help="Settings and policy, TOML [env: STREAMGUARD_CONFIG].",
         ),
         click.option(
-            "--bootstrap", metavar="HOST:PORT", help="Kafka brokers, comma-separated [env: STREAMGUARD_KAFKA_BOOTSTRAP]."
+            "--bootstrap",
+            metavar="HOST:PORT",
+            help="Kafka brokers, comma-separated [env: STREAMGUARD_KAFKA_BOOTSTRAP].",
         ),
     )
     for option in reversed(options):

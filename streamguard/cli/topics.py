@@ -35,4 +35,8 @@ def create(config: Path | None, bootstrap: str | None, partitions: int | None, r
         topics__replication_factor=replication_factor,
     )
     for name, state in asyncio.run(create_topics(settings)).items():
-        click.echo(f"{state:<8} {name} ({settings.topics.partitions} partitions)" if state == "created" else f"{state:<8} {name}")
+        click.echo(
+            f"{state:<8} {name} ({settings.topics.partitions} partitions)"
+            if state == "created"
+            else f"{state:<8} {name}"
+        )

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamguard.policy import Block
 
-__all__ = ["COMPACT", "KINDS", "POLICY", "AGENT_POLICIES", "Kind", "Step", "kinds_of_fleet"]
+__all__ = ["AGENT_POLICIES", "COMPACT", "KINDS", "POLICY", "Kind", "Step", "kinds_of_fleet"]
 
 
 class Step(NamedTuple):
@@ -61,7 +61,9 @@ def _polls(_: random.Random) -> Iterator[Step]:
 def _ping_pongs(_: random.Random) -> Iterator[Step]:
     """Edit and revert, edit and revert."""
     edit = Step("edit", {"path": "a.py", "replace": "x", "by": "y"}, _text("a.py edited"))
-    revert = Step("exec", {"command": "git checkout a.py"}, _text("", status="completed", exitCode=0, aggregated="1 path"))
+    revert = Step(
+        "exec", {"command": "git checkout a.py"}, _text("", status="completed", exitCode=0, aggregated="1 path")
+    )
     yield from itertools.cycle((edit, revert))
 
 
@@ -93,7 +95,11 @@ def _works(rng: random.Random) -> Iterator[Step]:
         yield Step("read", {"path": path}, _text(f"{path}: {rng.randrange(10**6)}"))
         yield Step("edit", {"path": path, "line": rng.randrange(300)}, _text(f"{path} edited"))
         left = max(0, 5 - round_)
-        yield Step("exec", {"command": "pytest -q"}, _text("", status="completed", exitCode=int(left > 0), aggregated=f"{left} failed"))
+        yield Step(
+            "exec",
+            {"command": "pytest -q"},
+            _text("", status="completed", exitCode=int(left > 0), aggregated=f"{left} failed"),
+        )
 
 
 def _searches(rng: random.Random) -> Iterator[Step]:

@@ -172,7 +172,11 @@ class Fleet:
         """Publish a call, ask, run it or obey; return whether it ran."""
         agent.tool, agent.calls = step.tool, agent.calls + 1
         call = {"type": "tool_call", "call_id": call_id, "tool": step.tool, "args": step.args}
-        verdict = await self._ask(agent, call) if agent.kind.gated else await self._publish(agent, call)
+        verdict: Verdict | None = None
+        if agent.kind.gated:
+            verdict = await self._ask(agent, call)
+        else:
+            await self._publish(agent, call)
         tool = tool_named(step.tool)
         signature = public_signature(tool.name, signature_of(tool, step.args, None))
         block = verdict.action == "block" if verdict is not None else signature in agent.blocked
@@ -189,7 +193,8 @@ class Fleet:
     async def _ask(self, agent: Agent, call: dict[str, Any]) -> Verdict | None:
         """Publish a call with `gate` and wait for its verdict."""
         key = (agent.run_id, call["call_id"])
-        answer = self._answers[key] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._answers[key] = answer
         try:
             await self._publish(agent, {**call, "gate": True})
             async with asyncio.timeout(ANSWER_SECONDS):

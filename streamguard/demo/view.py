@@ -20,7 +20,8 @@ __all__ = ["View"]
 
 COLOURS: Final = {
     "warn": "yellow", "block": "red", "abort": "bold magenta",
-    "working": "green", "done": "green", "warned": "yellow", "blocked": "red", "gave up": "red", "aborted": "bold magenta",
+    "working": "green", "done": "green", "warned": "yellow", "blocked": "red", "gave up": "red",
+    "aborted": "bold magenta",
 }  # fmt: skip
 
 
@@ -51,7 +52,9 @@ class View:
         self._heard += 1
         if not self.console.is_terminal:
             line = Text(f"{verdict.action:<5} ", style=COLOURS[verdict.action])
-            line.append(f"{agent.name:<14} {verdict.tool or '':<14} {verdict.detector} ({verdict.count} calls)", style="")
+            line.append(
+                f"{agent.name:<14} {verdict.tool or '':<14} {verdict.detector} ({verdict.count} calls)", style=""
+            )
             self.console.print(line, soft_wrap=True)
 
     def summary(self, fleet: Fleet) -> None:
@@ -82,7 +85,9 @@ class View:
                 Text(agent.state, style=COLOURS.get(agent.state, "dim")),
                 _last(agent.verdict),
             )
-        return Group(table, Text(f"{self._heard} verdicts, {max(0, round(self.left))} s left, Ctrl-C ends it", style="dim"))
+        return Group(
+            table, Text(f"{self._heard} verdicts, {max(0, round(self.left))} s left, Ctrl-C ends it", style="dim")
+        )
 
 
 def _last(verdict: Verdict | None) -> Text:

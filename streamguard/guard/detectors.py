@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from streamguard.guard.outcome import LOG, POLL
 from streamguard.guard.window import EVIDENCE_LIMIT, Call, RunWindow, SameCalls
@@ -36,7 +38,7 @@ WarnKey: TypeAlias = tuple[str, bytes, bytes | None]
 """What a warning is about; it is not repeated until its count has grown (detection rules, below the detectors)."""
 
 
-class Finding(NamedTuple):
+class Finding(msgspec.Struct, frozen=True):
     """What a detector found. `evidence` is asked for only when a verdict is published."""
 
     action: Literal["warn", "block"]
@@ -48,7 +50,7 @@ class Finding(NamedTuple):
     paired_tool: str | None = None
 
 
-def judge(policy: Policy, window: RunWindow, call: Call) -> Finding | None:
+def judge(policy: Policy, window: RunWindow, call: Call) -> Finding | None:  # noqa: C901 - a list of cases, in order
     """Judge a call against the window without itself."""
     newest = window.newest
     if newest is None:
@@ -114,8 +116,8 @@ def _ping_pong(policy: Policy, window: RunWindow, call: Call) -> Finding | None:
         return Finding("block", PING_PONG, count, policy.critical_threshold, evidence, paired_tool=newest.tool)
     if count < policy.warning_threshold:
         return None
-    pair = (PING_PONG, *sorted((call.signature, newest.signature)))
-    return Finding("warn", PING_PONG, count, policy.warning_threshold, evidence, pair, newest.tool)
+    low, high = sorted((call.signature, newest.signature))
+    return Finding("warn", PING_PONG, count, policy.warning_threshold, evidence, (PING_PONG, low, high), newest.tool)
 
 
 def _generic_repeat(policy: Policy, window: RunWindow, call: Call, same: SameCalls) -> Finding | None:

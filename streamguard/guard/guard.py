@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from streamguard.events import Compaction, Event, RunEnded, Source, ToolCall, ToolResult, run_of
+from streamguard.events import Event, RunEnded, Source, ToolCall, ToolResult, run_of
 from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
 from streamguard.guard.detectors import Finding, judge
 from streamguard.guard.messages import abort_message, finding_message
@@ -85,8 +85,7 @@ class Guard:
             self._time = now
             if now > self._next_expiry:
                 self._expire()
-        kind = type(event)
-        if kind is RunEnded:
+        if type(event) is RunEnded:
             self._runs.pop(run_id, None)
             return SILENCE
         run = self._runs.get(run_id)
@@ -100,9 +99,9 @@ class Guard:
         run.last_seen = self._time
         if event.event_id is not None and self._repeated(run, event.event_id):
             return SILENCE
-        if kind is ToolCall:
+        if type(event) is ToolCall:
             return self._call(run, event, source)
-        if kind is ToolResult:
+        if type(event) is ToolResult:
             return self._result(run, event, source)
         return self._compaction(run)
 
@@ -127,9 +126,7 @@ class Guard:
         return run
 
     def _policy_of(self, agent_id: str | None) -> tuple[Policy, str]:
-        if isinstance(self._policies, Policy):
-            agent_id = None
-        elif agent_id not in self._policies.agents:
+        if isinstance(self._policies, Policy) or agent_id not in self._policies.agents:
             agent_id = None
         known = self._resolved.get(agent_id)
         if known is None:
@@ -167,9 +164,11 @@ class Guard:
             return self._allow(run, event, source) if event.gate else SILENCE
         tool = tool_named(event.tool)
         signature = signature_of(tool, event.args, event.args_hash)
-        call = Call(tool.name, signature, event.call_id, kind_of(tool.name, event.args, policy.send_tools), source.offset)
+        call = Call(
+            tool.name, signature, event.call_id, kind_of(tool.name, event.args, policy.send_tools), source.offset
+        )
         finding = judge(policy, run.window, call) if policy.enabled else None
-        verdicts = SILENCE
+        verdicts: Sequence[Verdict] = SILENCE
         if finding is not None and run.publishes(finding):  # before the call changes what was counted
             verdicts = (self._finding_verdict(run, call, finding, event, source),)
         elif event.gate:
@@ -203,7 +202,10 @@ class Guard:
         if watch is None or watch.attempts_left == 0:
             return SILENCE
         count = watch.observe(call.signature, outcome, settled.offset)
-        return (self._begin_abort(run, watch, call, count, event, source),) if count else SILENCE
+        if count == 0:
+            return SILENCE
+        abort = self._begin_abort(run, call, count, watch.offsets)
+        return (self._abort_verdict(run, abort, event.call_id, source),)
 
     def _call_by_arguments(self, run: Run, event: ToolResult, offset: int) -> Call | None:
         """Find out what call a result belongs to by its own arguments; the tool may come from the waiting call."""
@@ -232,18 +234,10 @@ class Guard:
 
     # aborted runs
 
-    def _begin_abort(
-        self, run: Run, watch: CompactionWatch, call: Call, count: int, event: ToolResult, source: Source
-    ) -> Verdict:
-        run.abort = Abort(
-            COMPACTION_LOOP_PERSISTED,
-            call.tool,
-            call.signature,
-            count,
-            run.policy.compaction_window,
-            tuple(watch.offsets),
-        )
-        return self._abort_verdict(run, run.abort, event.call_id, source)
+    def _begin_abort(self, run: Run, call: Call, count: int, offsets: list[int]) -> Abort:
+        threshold = run.policy.compaction_window
+        run.abort = Abort(COMPACTION_LOOP_PERSISTED, call.tool, call.signature, count, threshold, tuple(offsets))
+        return run.abort
 
     def _call_after_abort(self, run: Run, abort: Abort, event: ToolCall, source: Source) -> Sequence[Verdict]:
         """Say it again at the 1st, 2nd, 4th, 8th ... call, and to whoever waits for an answer."""

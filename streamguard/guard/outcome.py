@@ -49,7 +49,9 @@ VOLATILE_KEYS: Final = frozenset(
 """Keys that differ between two equal sends."""
 
 ASCII_BLANKS: Final = "\t\n\v\f\r "
-JS_BLANKS: Final = "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+JS_BLANKS: Final = ASCII_BLANKS + (
+    "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
 """What the reference's trim() takes away (ECMAScript white space and line ends); Python's own set differs."""
 
 _UNKNOWN: Final = re.compile(
@@ -182,9 +184,7 @@ def _stable(value: Any) -> Any:
         return value
     own_id = _is_message(value)
     return {
-        key: _stable(item)
-        for key, item in value.items()
-        if key not in VOLATILE_KEYS and not (own_id and key == "id")
+        key: _stable(item) for key, item in value.items() if key not in VOLATILE_KEYS and not (own_id and key == "id")
     }
 
 

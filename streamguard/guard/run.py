@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from xxhash import xxh3_128_digest
 
 from streamguard.guard.compaction import CompactionWatch
@@ -22,7 +23,7 @@ WARN_KEYS: Final = 256
 """Warnings of one run that are remembered; the oldest is dropped first."""
 
 
-class Abort(NamedTuple):
+class Abort(msgspec.Struct, frozen=True):
     """Why a run was aborted, to say it again to an executor that goes on all the same."""
 
     detector: str

@@ -36,7 +36,7 @@ class WaitingCalls:
         if found is None:
             return None
         self._count -= 1
-        if type(found) is Call:
+        if not isinstance(found, list):
             return found
         matching = [index for index, call in enumerate(found) if call.signature == signature]
         taken = found.pop(matching[-1] if matching else -1)

@@ -131,11 +131,12 @@ class RunWindow:
         same = self.same.get(signature)
         if same is None:
             return None
-        call: Call | None = self._records[same.newest % self.capacity]
+        call = self._records[same.newest % self.capacity]
         if call.outcome is not None or (call_id is not None and call.call_id != call_id) or same.pending is not None:
-            call = self._pending(same, call_id)
-            if call is None:
+            waiting = self._pending(same, call_id)
+            if waiting is None:
                 return None
+            call = waiting
         call.outcome = outcome
         call.unknown = unknown
         if call.seq < same.newest_outcome:

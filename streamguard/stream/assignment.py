@@ -124,7 +124,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         """Stop opening and deliver nothing more."""
         for task in self._opening:
             task.cancel()
-        await asyncio.gather(*self._opening, *(held.outbox.close() for held in self.held.values()), return_exceptions=True)
+        await asyncio.gather(
+            *self._opening, *(held.outbox.close() for held in self.held.values()), return_exceptions=True
+        )
         self.held.clear()
 
     async def _open_all(self, partitions: list[TopicPartition], epoch: int) -> None:
@@ -170,8 +172,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
                     end: int = (await self._consumer.end_offsets([partition]))[partition]
                     return end
         except TimeoutError:
+            name = f"{partition.topic}[{partition.partition}]"
             raise BrokerUnavailableError(
-                f"the broker did not say within {ANSWER_SECONDS:g} s where {partition.topic}[{partition.partition}] stands"
+                f"the broker did not say within {ANSWER_SECONDS:g} s where {name} stands"
             ) from None
         if committed is None:
             return first

@@ -48,7 +48,9 @@ def client_options(kafka: KafkaSettings) -> dict[str, Any]:
     if kafka.security_protocol.startswith("SASL"):
         options["sasl_mechanism"] = kafka.sasl_mechanism
         options["sasl_plain_username"] = kafka.sasl_username
-        options["sasl_plain_password"] = _secret(kafka.sasl_password, kafka.sasl_password_file, "kafka.sasl_password_file")
+        options["sasl_plain_password"] = _secret(
+            kafka.sasl_password, kafka.sasl_password_file, "kafka.sasl_password_file"
+        )
     return options
 
 

@@ -51,7 +51,7 @@ class Shard:
         dead_letters: list[DeadLetter] = []
         end = time.perf_counter() + seconds
         index = start
-        for index in range(start, len(records)):  # noqa: B007 - used after the loop
+        for index in range(start, len(records)):
             record = records[index]
             if record.offset < self.position:
                 continue
@@ -90,7 +90,7 @@ class Shard:
     def _say_armed(self, event: Compaction) -> None:
         attempts = self.guard.attempts_left(event)
         # The wording is documented; whoever searches the logs for it must find it.
-        self._log.info(f"post-compaction guard armed for {attempts} attempts", run_id=event.run_id or event.session_id)  # noqa: G004
+        self._log.info(f"post-compaction guard armed for {attempts} attempts", run_id=event.run_id or event.session_id)
 
     def _refuse(self, record: ConsumerRecord, error: UnreadableRecordError, dead_letters: list[DeadLetter]) -> None:
         self.unreadable += 1

@@ -76,13 +76,16 @@ async def check_topics(settings: Settings) -> Partitions:
         await admin.close()
     missing = [name for name in (topics.events, topics.verdicts, topics.dead_letters) if name not in counts]
     if missing:
-        raise TopicMissingError(f"no topic {', '.join(missing)} at {settings.kafka.bootstrap}: run `streamguard topics create`")
-    if counts[topics.events] != counts[topics.verdicts]:
+        raise TopicMissingError(
+            f"no topic {', '.join(missing)} at {settings.kafka.bootstrap}: run `streamguard topics create`"
+        )
+    events, verdicts = counts[topics.events], counts[topics.verdicts]
+    if events != verdicts:
         raise TopicMismatchError(
-            f"{topics.events} has {counts[topics.events]} partitions and {topics.verdicts} has {counts[topics.verdicts]}: "
+            f"{topics.events} has {events} partitions and {topics.verdicts} has {verdicts}: "
             "a verdict goes to the partition number of its event, so they must be equal"
         )
-    return Partitions(counts[topics.events], counts[topics.dead_letters])
+    return Partitions(events, counts[topics.dead_letters])
 
 
 def _wanted(topics: TopicSettings) -> list[NewTopic]:
@@ -94,7 +97,12 @@ def _wanted(topics: TopicSettings) -> list[NewTopic]:
     return [
         topic(topics.events, cleanup_policy="delete"),
         topic(topics.verdicts, cleanup_policy="delete", retention_ms=retention),
-        topic(topics.dead_letters, cleanup_policy="delete", retention_ms=retention, max_message_bytes=str(DEAD_LETTER_BYTES)),
+        topic(
+            topics.dead_letters,
+            cleanup_policy="delete",
+            retention_ms=retention,
+            max_message_bytes=str(DEAD_LETTER_BYTES),
+        ),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -63,7 +63,10 @@ class Worker:
         """Start, pump until stopped, stop."""
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partitions = await check_topics(self.settings)
-        consumer, producer = make_consumer(self.settings.kafka, self.settings.worker), make_producer(self.settings.kafka)
+        consumer, producer = (
+            make_consumer(self.settings.kafka, self.settings.worker),
+            make_producer(self.settings.kafka),
+        )
         try:
             await started(producer, self.settings.kafka)
             await started(consumer, self.settings.kafka)
@@ -115,19 +118,18 @@ class Worker:
             self._policies,
             Limits(runs=limits.runs, idle_ms=limits.idle_seconds * 1000, waiting_calls=limits.waiting_calls),
         )
-        return Shard(
-            partition, guard, position, record_bytes=limits.record_bytes, json_depth=limits.json_depth
-        )
+        return Shard(partition, guard, position, record_bytes=limits.record_bytes, json_depth=limits.json_depth)
 
     async def _until_stopped(
         self, consumer: AIOKafkaConsumer, assignment: Assignment, failed: asyncio.Future[None]
     ) -> None:
-        pump = asyncio.create_task(self._pump(consumer, assignment), name="pump")
+        pump: asyncio.Task[None] = asyncio.create_task(self._pump(consumer, assignment), name="pump")
         commits = asyncio.create_task(self._commit_regularly(assignment), name="commits")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
-        tasks = (pump, commits, stopping)
+        tasks: tuple[asyncio.Task[Any], ...] = (pump, commits, stopping)
         try:
-            await asyncio.wait({*tasks, failed}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {*tasks, failed}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
             await self._drain(pump, assignment)
             for done in (failed, pump, commits):

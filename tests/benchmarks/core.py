@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -101,7 +102,7 @@ def main() -> None:
                 f"{floor:>9.2f}{ours / floor:>7.2f}"
             )
     records = log("2 failed", looping=True)
-    sizes = {size: measure(lambda all_, size=size: judge_all(all_, size), records, seconds) for size in (30, 300, 3000)}
+    sizes = {size: measure(partial(judge_all, history=size), records, seconds) for size in (30, 300, 3000)}
     print("\nhistorySize: " + ", ".join(f"{size} → {figure:.2f} µs" for size, figure in sizes.items()))
 
 

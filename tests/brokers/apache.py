@@ -107,7 +107,18 @@ class DockerKafka:
             "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
         }
         variables = [part for name, value in environment.items() for part in ("-e", f"{name}={value}")]
-        run = [docker, "run", "-d", "--rm", "--name", self._name, "-p", f"127.0.0.1:{port}:9092", *variables, self.IMAGE]
+        run = [
+            docker,
+            "run",
+            "-d",
+            "--rm",
+            "--name",
+            self._name,
+            "-p",
+            f"127.0.0.1:{port}:9092",
+            *variables,
+            self.IMAGE,
+        ]
         subprocess.run(run, check=True, capture_output=True, timeout=600)
         wait_until_open(self.bootstrap, lambda: True)
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from brokers.apache import ApacheKafka, DockerKafka
 from brokers.jars import KAFKA, CannotResolveError, java, resolve
-
 from streamguard.demo.broker import EmbeddedBroker
 
 KINDS: Final = ("apache-kafka", "docker", "embedded")
@@ -53,12 +52,16 @@ def find_broker() -> Broker:
 
 def _apache(_: str) -> Broker:
     kafka = ApacheKafka(java(), resolve())
-    return Broker("apache-kafka", f"Apache Kafka {KAFKA} (Maven Central, started by the tests)", kafka.bootstrap, kafka.stop)
+    return Broker(
+        "apache-kafka", f"Apache Kafka {KAFKA} (Maven Central, started by the tests)", kafka.bootstrap, kafka.stop
+    )
 
 
 def _docker(reasons: str) -> Broker:
     kafka = DockerKafka()
-    return Broker("docker", f"Apache Kafka in Docker ({DockerKafka.IMAGE}), because {reasons}", kafka.bootstrap, kafka.stop)
+    return Broker(
+        "docker", f"Apache Kafka in Docker ({DockerKafka.IMAGE}), because {reasons}", kafka.bootstrap, kafka.stop
+    )
 
 
 def _embedded(reasons: str) -> Broker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -52,7 +52,7 @@ class Cluster:
         replaced = {name: _with(getattr(self.settings, name), **fields) for name, fields in sections.items()}
         self.settings = msgspec.structs.replace(self.settings, **replaced)
 
-    async def __aenter__(self) -> Cluster:
+    async def __aenter__(self) -> Self:
         await create_topics(self.settings)
         self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, max_request_size=1 << 24)
         await self._producer.start()
@@ -120,7 +120,9 @@ class Cluster:
                     for records in (await self._consumers[topic].getmany(timeout_ms=100)).values():
                         read.extend(records)
         except TimeoutError:
-            raise AssertionError(f"{topic} has {len(read)} records after {WAIT_SECONDS} s, {count} were expected") from None
+            raise AssertionError(
+                f"{topic} has {len(read)} records after {WAIT_SECONDS} s, {count} were expected"
+            ) from None
         return read
 
     async def _more(self, topic: str) -> bool:

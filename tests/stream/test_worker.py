@@ -153,7 +153,9 @@ async def test_arming_is_logged_in_the_documented_words(cluster: Cluster, log_li
         [verdict] = await cluster.verdicts(1)
 
     assert "abort" == verdict.action
-    assert ["run-1"] == [line["run_id"] for line in log_lines if line["event"] == "post-compaction guard armed for 3 attempts"]
+    assert ["run-1"] == [
+        line["run_id"] for line in log_lines if line["event"] == "post-compaction guard armed for 3 attempts"
+    ]
 
 
 async def test_missing_topics_are_named(cluster: Cluster) -> None:

@@ -42,7 +42,7 @@ class PlainRun:
         if self.aborted is not None:
             if isinstance(event, ToolCall):
                 self.calls_after_abort += 1
-                return [self.aborted] if bin(self.calls_after_abort).count("1") == 1 else []
+                return [self.aborted] if self.calls_after_abort.bit_count() == 1 else []
             return []
         if isinstance(event, ToolCall):
             return self._call(event, offset)
@@ -55,7 +55,9 @@ class PlainRun:
             "signature": signature_of(tool, event.args, event.args_hash),
             "kind": kind_of(tool.name, event.args, self.policy.send_tools),
             "poll": tool.name == "command_status"
-            or (tool.name == "process" and isinstance(event.args, dict) and event.args.get("action") in ("poll", "log")),
+            or (
+                tool.name == "process" and isinstance(event.args, dict) and event.args.get("action") in ("poll", "log")
+            ),
             "call_id": event.call_id,
             "outcome": None,
             "unknown": None,
@@ -79,7 +81,7 @@ class PlainRun:
     def _record(self, record: dict[str, Any]) -> None:
         self.history = [*self.history, record][-self.policy.history_size :]
 
-    def _judge(self, call: dict[str, Any]) -> tuple[Found | None, Any]:
+    def _judge(self, call: dict[str, Any]) -> tuple[Found | None, Any]:  # noqa: C901 - the rules in a row
         policy, history = self.policy, self.history
         row = self._unknown_row(call)
         if row and len(row) >= policy.unknown_tool_threshold:

@@ -25,7 +25,9 @@ class Log:
         """Append one event; return its verdicts."""
         return list(self.guard.observe(event, Source("agent.events", 3, next(self.offset), self.time)))
 
-    def call(self, call_id: str | None = "c", *, run: str | None = "r", tool: str = "read", **fields: Any) -> list[Verdict]:
+    def call(
+        self, call_id: str | None = "c", *, run: str | None = "r", tool: str = "read", **fields: Any
+    ) -> list[Verdict]:
         """Append a tool_call."""
         return self.add(ToolCall(tool=tool, run_id=run, call_id=call_id, **fields))
 
@@ -33,7 +35,9 @@ class Log:
         """Append a tool_result."""
         return self.add(ToolResult(run_id=run, call_id=call_id, **fields))
 
-    def pair(self, number: int = 0, *, run: str = "r", tool: str = "read", args: Any = None, result: Any = "same") -> list[Verdict]:
+    def pair(
+        self, number: int = 0, *, run: str = "r", tool: str = "read", args: Any = None, result: Any = "same"
+    ) -> list[Verdict]:
         """Append a call and its result; return the verdicts of both."""
         name = f"c{number}"
         return [

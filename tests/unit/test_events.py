@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -74,7 +75,8 @@ def test_what_is_no_json_is_refused(value: bytes | None) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        {}, {"type": 1}, {"type": None}, {"type": "tool_call", "run_id": "r"}, {"type": "tool_call", "run_id": 1, "tool": "t"},
+        {}, {"type": 1}, {"type": None}, {"type": "tool_call", "run_id": "r"},
+        {"type": "tool_call", "run_id": 1, "tool": "t"},
         {"type": "tool_call", "run_id": "r", "tool": ["t"]}, {"type": "tool_result", "run_id": "r", "call_id": 1},
         {"type": "tool_call", "run_id": "r", "tool": "t", "gate": "yes"},
     ],
@@ -158,7 +160,5 @@ def test_depth_is_measured_on_the_text(value: Any, limit: int) -> None:
 def test_any_bytes_are_read_or_refused(value: bytes) -> None:
     """No record, in either encoding, raises anything but the documented error."""
     for msgpack in (False, True):
-        try:
+        with contextlib.suppress(UnreadableRecordError):
             decode_event(value, msgpack=msgpack)
-        except UnreadableRecordError:
-            pass

@@ -173,7 +173,7 @@ def test_an_event_without_scope_is_refused(fields: dict[str, str]) -> None:
     log = Log()
 
     with pytest.raises(MissingRunError):
-        log.add(ToolCall(tool="read", **fields))
+        log.add(ToolCall(tool="read", **fields))  # type: ignore[arg-type]
     assert 0 == len(log.guard)
 
 
@@ -246,7 +246,9 @@ def test_agents_have_their_own_policies() -> None:
 
 def test_a_run_that_changes_its_agent_keeps_its_history() -> None:
     """When another agent takes over a run, what was counted stands, under the new agent's thresholds and size."""
-    log = Log(PolicySet({"enabled": True}, {"short": {"historySize": 4, "warningThreshold": 4, "criticalThreshold": 5}}))
+    log = Log(
+        PolicySet({"enabled": True}, {"short": {"historySize": 4, "warningThreshold": 4, "criticalThreshold": 5}})
+    )
     loop(log, 8)
     [verdict] = log.call("x", agent_id="short")
 

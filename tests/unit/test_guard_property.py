@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
@@ -10,6 +13,7 @@ from plain_guard import PlainRun
 from streamguard.events import Compaction, Event, Source, ToolCall, ToolResult
 from streamguard.guard import Guard
 from streamguard.policy import Policy, clamp
+from streamguard.verdicts import encode_verdict
 
 TOOLS = st.sampled_from(["read", "exec", "bash", "process", "ghost", "command_status"])
 ARGS = st.sampled_from([{"path": "/a"}, {"path": "/b"}, {"action": "poll"}, {"action": "log"}, None])
@@ -95,15 +99,14 @@ def test_the_incremental_window_agrees_with_a_plain_scan(policy: Policy, events:
 
 @settings(max_examples=100)
 @given(policy=POLICIES, streams=st.lists(streams, min_size=2, max_size=4), choice=st.randoms(use_true_random=False))
-def test_interleaved_runs_do_not_touch_one_another(policy: Policy, streams: list[list[Event]], choice: object) -> None:
+def test_interleaved_runs_do_not_touch_one_another(policy: Policy, streams: list[list[Event]], choice: random.Random) -> None:
     """However runs are interleaved, each gets the verdicts it gets alone."""
-    import msgspec  # noqa: PLC0415
-
-    queues = [[msgspec.structs.replace(event, run_id=f"r{number}") for event in part] for number, part in enumerate(streams)]
-    alone = {
-        f"r{number}": [row[1:4] for row in published(policy, queue)] for number, queue in enumerate(queues)
-    }
-    guard, together = Guard(policy), {run: [] for run in alone}
+        queues = [
+        [msgspec.structs.replace(event, run_id=f"r{number}") for event in part] for number, part in enumerate(streams)
+    ]
+    alone = {f"r{number}": [row[1:4] for row in published(policy, queue)] for number, queue in enumerate(queues)}
+    guard = Guard(policy)
+    together: dict[str, list[tuple[object, ...]]] = {run: [] for run in alone}
     offset = 0
     left = [list(queue) for queue in queues if queue]
     while left:
@@ -120,8 +123,6 @@ def test_interleaved_runs_do_not_touch_one_another(policy: Policy, streams: list
 @given(policy=POLICIES, events=streams)
 def test_the_same_log_gives_the_same_bytes(policy: Policy, events: list[Event]) -> None:
     """Two guards that read the same log publish the same bytes."""
-    from streamguard.verdicts import encode_verdict  # noqa: PLC0415
-
     def read() -> list[bytes]:
         guard = Guard(policy)
         return [

@@ -76,7 +76,13 @@ def test_equal_outcomes(left: dict[str, Any], right: dict[str, Any]) -> None:
 def test_ids_of_sends_do_not_look_like_progress() -> None:
     """Two equal sends are equal, though their message ids differ, at any depth."""
     left, right = (
-        {"details": {"ok": True, "parts": [{"messageId": n, "to": "x"}], "m": {"id": f"{n}", "text": "t", "senderId": "s"}}}
+        {
+            "details": {
+                "ok": True,
+                "parts": [{"messageId": n, "to": "x"}],
+                "m": {"id": f"{n}", "text": "t", "senderId": "s"},
+            }
+        }
         for n in (1, 2)
     )
     args = {"action": "sendMessage", "to": "telegram:1"}

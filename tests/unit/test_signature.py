@@ -125,4 +125,7 @@ def test_a_producers_hash_is_no_argument() -> None:
 
 def test_the_published_signature_is_stable() -> None:
     """Executors compare signatures across versions: this one must never change."""
-    assert public_signature("exec", signature('{"command":"make test"}', "exec")) == "exec:8eaf025b6aeac30c9375cad1c65b4321"
+    assert (
+        public_signature("exec", signature('{"command":"make test"}', "exec"))
+        == "exec:8eaf025b6aeac30c9375cad1c65b4321"
+    )
