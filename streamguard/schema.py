@@ -79,7 +79,7 @@ def asyncapi(topics: TopicSettings | None = None) -> dict[str, Any]:
         "info": {
             "title": "streamguard",
             "version": version("streamguard"),
-            "description": f"Events in, verdicts out: contract {CONTRACT}. JSON, or MessagePack where a header says so.",
+            "description": f"Events in, verdicts out: contract {CONTRACT}. JSON, or MessagePack by header.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",

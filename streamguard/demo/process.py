@@ -1,8 +1,8 @@
 """A server as a subprocess that cannot outlive us, not even if we are killed.
 
 A child that is only stopped on the way out is left behind when there is no way out (SIGKILL, a crash). So each server
-is tethered: a watcher beside it reads a pipe that we hold open, and ends the server's process group when the pipe closes.
-The kernel closes it for us, however we end. Stopping the server on purpose is closing that same pipe.
+is tethered: a watcher beside it reads a pipe that we hold open, and ends the server's process group when the pipe
+closes. The kernel closes it for us, however we end. Stopping the server on purpose is closing that same pipe.
 """
 
 from __future__ import annotations

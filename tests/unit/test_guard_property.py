@@ -98,11 +98,13 @@ def test_the_incremental_window_agrees_with_a_plain_scan(policy: Policy, events:
 
 
 @settings(max_examples=100)
-@given(policy=POLICIES, streams=st.lists(streams, min_size=2, max_size=4), choice=st.randoms(use_true_random=False))
-def test_interleaved_runs_do_not_touch_one_another(policy: Policy, streams: list[list[Event]], choice: random.Random) -> None:
+@given(policy=POLICIES, parts=st.lists(streams, min_size=2, max_size=4), choice=st.randoms(use_true_random=False))
+def test_interleaved_runs_do_not_touch_one_another(
+    policy: Policy, parts: list[list[Event]], choice: random.Random
+) -> None:
     """However runs are interleaved, each gets the verdicts it gets alone."""
-        queues = [
-        [msgspec.structs.replace(event, run_id=f"r{number}") for event in part] for number, part in enumerate(streams)
+    queues = [
+        [msgspec.structs.replace(event, run_id=f"r{number}") for event in part] for number, part in enumerate(parts)
     ]
     alone = {f"r{number}": [row[1:4] for row in published(policy, queue)] for number, queue in enumerate(queues)}
     guard = Guard(policy)
@@ -123,6 +125,7 @@ def test_interleaved_runs_do_not_touch_one_another(policy: Policy, streams: list
 @given(policy=POLICIES, events=streams)
 def test_the_same_log_gives_the_same_bytes(policy: Policy, events: list[Event]) -> None:
     """Two guards that read the same log publish the same bytes."""
+
     def read() -> list[bytes]:
         guard = Guard(policy)
         return [
