@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +85,17 @@ def log_lines() -> Iterator[list[dict[str, Any]]]:
 def repository() -> Path:
     """The folder of the checkout."""
     return Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared(repository: Path) -> Callable[[str], Path]:
+    """Find a folder of material that is not part of the repository: by variable, else beside the checkout."""
+
+    def find(name: str) -> Path:
+        variable = f"STREAMGUARD_TEST_{name.upper()}"
+        folder = Path(os.environ.get(variable) or repository.parent / "shared" / name)
+        if not folder.is_dir():
+            pytest.skip(f"no folder {name}: set {variable}")
+        return folder
+
+    return find

@@ -1,8 +1,8 @@
-"""The documented rules, case by case: the hand-written cases, and all that a folder named by the environment holds."""
+"""The documented rules, case by case: the hand-written cases, and a whole folder of cases where there is one."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from streamguard.cases import run_cases
 
 HERE = Path(__file__).parent
-ALL = "STREAMGUARD_TEST_CONFORMANCE"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in HERE.glob("*.jsonl")))
@@ -22,13 +21,9 @@ def test_the_hand_written_cases_hold(name: str) -> None:
     assert report.cases > 0
 
 
-def test_a_whole_folder_of_cases_holds() -> None:
-    """Where a folder of cases is named (STREAMGUARD_TEST_CONFORMANCE), all of them hold."""
-    folder = os.environ.get(ALL)
-    if not folder:
-        pytest.skip(f"no folder of cases is named by {ALL}; the hand-written ones ran")
-    files = sorted(str(path) for path in Path(folder).glob("*.jsonl*"))
-    report = run_cases(files)
+def test_a_whole_folder_of_cases_holds(shared: Callable[[str], Path]) -> None:
+    """Where there is a folder of conformance cases, all of them hold."""
+    report = run_cases(sorted(map(str, shared("conformance").glob("*.jsonl*"))))
 
     assert [] == report.mismatches
     assert report.cases > 0

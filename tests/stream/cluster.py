@@ -52,6 +52,20 @@ class Cluster:
         replaced = {name: _with(getattr(self.settings, name), **fields) for name, fields in sections.items()}
         self.settings = msgspec.structs.replace(self.settings, **replaced)
 
+    def variables(self) -> dict[str, str]:
+        """Return the settings as environment variables, for a worker that runs as a program."""
+        kafka, topics, worker = self.settings.kafka, self.settings.topics, self.settings.worker
+        return {
+            "STREAMGUARD_KAFKA_BOOTSTRAP": kafka.bootstrap,
+            "STREAMGUARD_KAFKA_IDEMPOTENCE": str(kafka.idempotence).lower(),
+            "STREAMGUARD_TOPICS_EVENTS": topics.events,
+            "STREAMGUARD_TOPICS_VERDICTS": topics.verdicts,
+            "STREAMGUARD_TOPICS_DEAD_LETTERS": topics.dead_letters,
+            "STREAMGUARD_WORKER_GROUP": worker.group,
+            "STREAMGUARD_WORKER_SESSION_TIMEOUT_MS": str(worker.session_timeout_ms),
+            "STREAMGUARD_WORKER_HEARTBEAT_INTERVAL_MS": str(worker.heartbeat_interval_ms),
+        }
+
     async def __aenter__(self) -> Self:
         await create_topics(self.settings)
         self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, max_request_size=1 << 24)
