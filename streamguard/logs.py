@@ -10,11 +10,12 @@ import structlog
 
 __all__ = ["configure_logs"]
 
-NOISY: Final = {
-    "aiokafka.consumer.group_coordinator": logging.WARNING,
+LEAST: Final = {
+    "aiokafka": logging.INFO,  # at debug it logs every record that it sends: payloads stay out of logs
+    "aiokafka.consumer.group_coordinator": logging.WARNING,  # at info it tells what a worker tells in its own words
     "aiokafka.consumer.subscription_state": logging.WARNING,
 }
-"""Loggers of libraries that tell at info what a worker tells in its own words."""
+"""The finest level at which libraries are heard, whatever the settings say."""
 
 
 def configure_logs(level: str = "info", style: Literal["auto", "console", "json"] = "auto") -> None:
@@ -51,5 +52,5 @@ def configure_logs(level: str = "info", style: Literal["auto", "console", "json"
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
-    for name, least in NOISY.items():
+    for name, least in LEAST.items():
         logging.getLogger(name).setLevel(max(least, root.level))

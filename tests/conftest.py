@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import structlog
-from brokers.find import Broker, find_broker
+from brokers.find import Broker, BrokerChoiceError, find_broker
 from hypothesis import settings
 
 settings.register_profile("default", deadline=None)
@@ -31,7 +31,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     if any("broker" in getattr(item, "fixturenames", ()) for item in session.items):
-        session.config.stash[BROKER] = find_broker()
+        try:
+            session.config.stash[BROKER] = find_broker()
+        except BrokerChoiceError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

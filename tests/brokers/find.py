@@ -12,8 +12,13 @@ from typing import Any, Final
 from brokers.apache import ApacheKafka, DockerKafka
 from brokers.jars import KAFKA, CannotResolveError, java, resolve
 from streamguard.demo.broker import EmbeddedBroker
+from streamguard.errors import StreamguardError
 
 KINDS: Final = ("apache-kafka", "docker", "embedded")
+
+
+class BrokerChoiceError(Exception):
+    """The kind of broker that was asked for cannot be had, or none at all."""
 
 
 class Broker:
@@ -40,18 +45,22 @@ def find_broker() -> Broker:
         return Broker("given", f"the Kafka at {bootstrap} (STREAMGUARD_TEST_BOOTSTRAP)", bootstrap, lambda: None)
     wanted = os.environ.get("STREAMGUARD_TEST_BROKER")
     if wanted is not None and wanted not in KINDS:
-        raise ValueError(f"STREAMGUARD_TEST_BROKER is {wanted!r}; allowed: {', '.join(KINDS)}")
+        raise BrokerChoiceError(f"STREAMGUARD_TEST_BROKER is {wanted!r}; allowed: {', '.join(KINDS)}")
     reasons: list[str] = []
     for kind in (wanted,) if wanted else KINDS:
         try:
             return _STARTERS[kind]("; ".join(reasons))
-        except (CannotResolveError, subprocess.SubprocessError, OSError) as error:
+        except (CannotResolveError, StreamguardError, subprocess.SubprocessError, OSError) as error:
             reasons.append(f"{kind}: {error}")
-    raise RuntimeError(f"no broker to run the tests on: {'; '.join(reasons)}")
+    raise BrokerChoiceError(f"no broker to run the tests on: {'; '.join(reasons)}")
 
 
 def _apache(_: str) -> Broker:
-    kafka = ApacheKafka(java(), resolve())
+    path, jars = java(), resolve()
+    try:
+        kafka = ApacheKafka(path, jars)
+    except CannotResolveError as error:  # Kafka that is here and does not start is a fault, not a reason for another
+        raise BrokerChoiceError(str(error)) from error
     return Broker(
         "apache-kafka", f"Apache Kafka {KAFKA} (Maven Central, started by the tests)", kafka.bootstrap, kafka.stop
     )

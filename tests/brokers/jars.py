@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +23,7 @@ POM: Final = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <groupId>streamguard.tests</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>
   <dependencies>
     <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA}</version></dependency>
+    <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version></dependency>
   </dependencies>
 </project>
 """
@@ -51,15 +56,22 @@ def java() -> str:
 def resolve() -> Path:
     """Return the folder of jars, filling it first if need be.
 
-    It appears under its name only when it is whole, so that a broken or a concurrent run leaves nothing half done.
+    It appears under its name only when it is whole, so that a broken run leaves nothing half done. Of two runs at once
+    the second waits for the first: Maven's own repository does not bear two writers. The name depends on the pom.
     """
-    folder = cache_folder() / f"kafka-{KAFKA}"
-    if folder.is_dir():
-        return folder
+    folder = cache_folder() / f"kafka-{KAFKA}-{hashlib.sha256(POM.encode()).hexdigest()[:8]}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.parent / "lock"):
+            if not folder.is_dir():
+                _fill(folder)
+    return folder
+
+
+def _fill(folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise CannotResolveError("no mvn on the path")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="resolving-", dir=folder.parent))
     try:
         (work / "pom.xml").write_text(POM)
@@ -74,13 +86,16 @@ def resolve() -> Path:
         )
         if done.returncode != 0 or not any((work / "jars").glob("kafka_*.jar")):
             raise CannotResolveError(f"Maven could not resolve Kafka: {(done.stdout + done.stderr).strip()[-500:]}")
-        try:
-            (work / "jars").rename(folder)
-        except OSError:
-            if not folder.is_dir():  # else another run was quicker
-                raise
+        (work / "jars").rename(folder)
     except subprocess.TimeoutExpired:
         raise CannotResolveError(f"Maven did not resolve Kafka within {RESOLVE_SECONDS} s") from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel lets go of if we die."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

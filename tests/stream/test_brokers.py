@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from brokers.choice import Broker
+from brokers.find import Broker
 
 from streamguard.demo.broker import EmbeddedBroker
 from streamguard.errors import EmbeddedBrokerError, MissingExtraError
@@ -109,7 +109,7 @@ async def test_embedded_broker_is_gone_after_a_cancelled_start(tmp_path: Path, m
     )
     start = asyncio.create_task(EmbeddedBroker().__aenter__())
     async with asyncio.timeout(30):
-        while not pid_file.exists():  # noqa: ASYNC110 - a file cannot be awaited
+        while not pid_file.exists():
             await asyncio.sleep(0.02)
 
     start.cancel()
