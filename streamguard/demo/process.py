@@ -19,8 +19,8 @@ from typing import Final
 
 __all__ = ["ServerProcess", "free_port"]
 
-TETHER: Final = 'exec 3<&0; (cat <&3; kill -TERM 0) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
-"""The shell starts the watcher and becomes the server: the process we know is the server itself."""
+TETHER: Final = 'exec 3<&0; (read -r _ <&3; kill -TERM 0) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
+"""The shell starts the watcher (of built-in commands only: no PATH is needed) and becomes the server."""
 
 TAIL_BYTES: Final = 4_000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -100,6 +100,16 @@ class Cluster:
         await asyncio.gather(*acknowledged)
         self._published += len(acknowledged)
 
+    async def publish_all(self, records: Iterable[tuple[str, bytes]]) -> int:
+        """Append many records, each with its run as key; return how many, when all are acknowledged."""
+        count = 0
+        for run, value in records:
+            await self._producer.send(self.settings.topics.events, value, key=run.encode())
+            count += 1
+        await self._producer.flush()
+        self._published += count
+        return count
+
     async def publish_everywhere(self, values: Callable[[str], Sequence[bytes]]) -> None:
         """Append records of one run to each partition."""
         for partition in range(self.partitions):
@@ -152,9 +162,9 @@ class Cluster:
         async with self._group_reader() as (consumer, partitions):
             return sum([await consumer.committed(partition) or 0 for partition in partitions])
 
-    async def caught_up(self) -> None:
+    async def caught_up(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until the group has committed everything that was published."""
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(seconds):
             while await self.committed() < self._published:
                 await asyncio.sleep(0.1)
 
