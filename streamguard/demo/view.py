@@ -73,7 +73,7 @@ class View:
 
     def _table(self) -> Group:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=False)
-        for name, width in (("agent", 13), ("what it does", 22), ("tool", 13), ("calls", 5), ("state", 8)):
+        for name, width in (("agent", 13), ("what it does", 22), ("tool", 13), ("calls", 6), ("state", 8)):
             table.add_column(name, width=width, no_wrap=True, justify="right" if name == "calls" else "left")
         table.add_column("last verdict", min_width=34, no_wrap=True)
         for agent in self.agents:
