@@ -37,6 +37,6 @@ def command(seconds: float, agents: int, bootstrap: str | None, seed: int, *, fl
 
     overrides = {"kafka.bootstrap": bootstrap} if bootstrap is not None else {}
     settings, _ = load_service(None, os.environ, overrides)
-    configure_logs("error", "console")
+    configure_logs("critical", "console")  # whatever ends the demo is raised, and told in one line
     plan = Plan(settings, bootstrap, agents, seconds, seed, fleet_only)
     asyncio.run(run_demo(plan, View(Console())))

@@ -10,6 +10,16 @@ from pathlib import Path
 import pytest
 from commands import STREAMGUARD, environment, streamguard
 
+MEASURED = """
+import resource, runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_module("streamguard", run_name="__main__")
+except SystemExit:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
 
 def loop(run: str, times: int, **fields: str) -> bytes:
     """Write the same call with the same result, again and again, a line each."""
@@ -68,7 +78,9 @@ def test_agent_chooses_the_policy(tmp_path: Path) -> None:
 def test_bad_lines_are_named_and_the_others_judged(tmp_path: Path, policy: Path) -> None:
     """A line that is no event is named by file and line; the rest is judged; the exit code is 1."""
     file = tmp_path / "a.jsonl"
-    file.write_bytes(b"garbage\n" + loop("a", 11) + b'{"type":"tool_call","tool":"t"}\n' + b"x" * 3000 + b"\n" + loop("a", 1))
+    file.write_bytes(
+        b"garbage\n" + loop("a", 11) + b'{"type":"tool_call","tool":"t"}\n' + b"x" * 3000 + b"\n" + loop("a", 1)
+    )
     done = streamguard("replay", "--policy", policy, "--record-bytes", "2000", file)
 
     assert (1, [("warn", 10, 21)]) == (done.returncode, said(done.stdout))
@@ -101,7 +113,13 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path, policy: Path)
     file.write_bytes(loop("a", 20_000))
     pipeline = f"{' '.join(STREAMGUARD)} replay --policy {policy} {file} 2>err | head -1; test ! -s err || cat err"
     done = subprocess.run(
-        ["bash", "-c", pipeline], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment(), timeout=60
+        ["bash", "-c", pipeline],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=environment(),
+        timeout=60,
     )
 
     assert "Traceback" not in done.stdout
@@ -116,11 +134,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, policy: Path) -> Non
         big = json.dumps({"type": "tool_result", "run_id": "r", "call_id": "c", "result": "x" * 1_000_000})
         with file.open("w") as output:
             for number in range(times):
-                output.write(f'{{"type":"tool_call","run_id":"r","call_id":"c","tool":"read","args":{number}}}\n{big}\n')
+                output.write(
+                    f'{{"type":"tool_call","run_id":"r","call_id":"c","tool":"read","args":{number}}}\n{big}\n'
+                )
         script = "import resource,runpy,sys; sys.argv=sys.argv[1:]\ntry: runpy.run_module('streamguard', run_name='__main__')\n"
         script += "except SystemExit: pass\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
         done = subprocess.run(
-            [STREAMGUARD[0], "-c", script, "streamguard", "replay", "--policy", policy, file],
+            [STREAMGUARD[0], "-c", MEASURED, "streamguard", "replay", "--policy", policy, file],
             capture_output=True,
             text=True,
             check=True,

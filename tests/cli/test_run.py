@@ -47,7 +47,11 @@ async def test_a_signal_drains_and_exits_zero(cluster: Cluster, repository: Path
 async def test_no_payload_and_no_secret_in_the_logs(cluster: Cluster, repository: Path) -> None:
     """At the finest level of logging neither arguments, results nor passwords appear."""
     command = ["run", "--config", repository / "config" / "streamguard.toml"]
-    variables = {**cluster.variables(), "STREAMGUARD_LOG_LEVEL": "debug", "STREAMGUARD_KAFKA_SASL_PASSWORD": "swordfish"}
+    variables = {
+        **cluster.variables(),
+        "STREAMGUARD_LOG_LEVEL": "debug",
+        "STREAMGUARD_KAFKA_SASL_PASSWORD": "swordfish",
+    }
     async with started(command, **variables) as worker:
         await worker.says("partitions open")
         await cluster.publish("run-1", [b'{"type":"tool_call","run_id":"r","tool":"t","args":"hunter2"}', b'"hunter2'])

@@ -1,0 +1,70 @@
+"""Commands without Kafka, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import streamguard
+
+
+def test_help_lists_every_command() -> None:
+    """Without arguments or with --help the commands are listed, each with a word on it."""
+    done = streamguard("--help")
+
+    assert 0 == done.returncode
+    assert [] == [
+        name for name in ("run", "topics", "policy", "replay", "schema", "demo") if f"  {name} " not in done.stdout
+    ]
+
+
+@pytest.mark.parametrize("document", ["events", "verdicts", "asyncapi"])
+def test_schemas_are_json(document: str) -> None:
+    """Each schema is printed as JSON on standard output."""
+    assert json.loads(streamguard("schema", document).stdout)
+
+
+def test_policy_check(tmp_path: Path) -> None:
+    """A right file exits 0 and is counted; a wrong one exits 2 with its fault on standard error."""
+    right, wrong = tmp_path / "right.toml", tmp_path / "wrong.toml"
+    right.write_text("[policy]\nwarningThreshold = 30\n[agents.a]\nenabled = true\n")
+    wrong.write_text("[policy]\nenabled = 1\n")
+    checked, refused = streamguard("policy", "check", right), streamguard("policy", "check", wrong)
+
+    assert (0, f"{right}: ok (1 agent with a block)\n") == (checked.returncode, checked.stdout)
+    assert "policy thresholds out of order, clamped" in checked.stderr
+    assert (2, f"error: {wrong}: policy.enabled is 1; allowed: true, false, or null for unset\n") == (
+        refused.returncode, refused.stderr,
+    )  # fmt: skip
+
+
+def test_policy_show(tmp_path: Path) -> None:
+    """The effective policy of an agent is shown with the origin of each value, as a table or as JSON."""
+    file = tmp_path / "p.toml"
+    file.write_text("[policy]\nenabled = true\n[agents.a]\nhistorySize = 7\n")
+    table = streamguard("policy", "show", "--agent", "a", file).stdout
+    shown = json.loads(streamguard("policy", "show", "--agent", "a", "--json", file).stdout)
+
+    assert "agents.a.historySize" in table
+    assert {"value": 7, "from": "agents.a.historySize"} == shown["fields"]["historySize"]
+    assert {"value": True, "from": "policy.enabled"} == shown["fields"]["enabled"]
+
+
+def test_policy_test(tmp_path: Path) -> None:
+    """Mismatches are printed with file, line, case and difference; the last line counts; the exit code is 1."""
+    file = tmp_path / "cases.jsonl"
+    event = {"type": "tool_call", "run_id": "r", "tool": "ls"}
+    file.write_text(json.dumps({"id": "quiet", "note": "too calm", "events": [event], "expect": {"action": "warn"}}))
+    done = streamguard("policy", "test", file)
+
+    assert 1 == done.returncode
+    assert [
+        f"{file}:1: quiet: warn is missing, got nothing (too calm)",
+        "1 cases, 1 events, 1 mismatches",
+    ] == done.stdout.splitlines()
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    """A command that does not exist exits 2."""
+    assert 2 == streamguard("rune").returncode

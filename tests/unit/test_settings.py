@@ -1,0 +1,111 @@
+"""Settings: their sources, their ranges, and the shipped configuration."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from streamguard.errors import SettingsFileError
+from streamguard.policy import Policy
+from streamguard.policy_file import FIELDS, load_policy_file
+from streamguard.settings import SECRETS, KafkaSettings, Settings
+from streamguard.settings_file import load_service
+
+
+def load(tmp_path: Path, text: str = "", environ: dict[str, str] | None = None, **flags: Any) -> Settings:
+    """Load settings from a file with this text, variables and flags."""
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    return load_service(file, environ or {}, {name.replace("__", "."): value for name, value in flags.items()})[0]
+
+
+def test_the_later_source_wins(tmp_path: Path) -> None:
+    """Flags override variables, variables the file, the file the defaults."""
+    settings = load(
+        tmp_path,
+        "[kafka]\nbootstrap = 'file'\nclient_id = 'file'\n[limits]\nruns = 5\n",
+        {"STREAMGUARD_KAFKA_BOOTSTRAP": "variable", "STREAMGUARD_KAFKA_CLIENT_ID": "variable"},
+        kafka__bootstrap="flag",
+    )
+
+    assert ("flag", "variable", 5, "streamguard") == (
+        settings.kafka.bootstrap, settings.kafka.client_id, settings.limits.runs, settings.worker.group,
+    )  # fmt: skip
+
+
+def test_variables_are_converted(tmp_path: Path) -> None:
+    """Numbers and switches come as text from the environment."""
+    environ = {
+        "STREAMGUARD_LIMITS_RUNS": "7",
+        "STREAMGUARD_KAFKA_IDEMPOTENCE": "false",
+        "STREAMGUARD_TEST_X": "no matter",
+    }
+    settings = load(tmp_path, "", environ)
+
+    assert (7, False) == (settings.limits.runs, settings.kafka.idempotence)
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "fault"),
+    [
+        ("[limits]\nruns = 0", {}, "limits.runs is 0; expected `int` >= 1"),
+        ("[limits]\nruns = '5'", {}, "limits.runs is '5'; expected `int`, got `str`"),
+        ("[limits]\nrun = 5", {}, "limits.run: unknown key; did you mean limits.runs?"),
+        ("limits = 5", {}, "limits must be a table"),
+        ("[kafka]\nsecurity_protocol = 'TLS'", {}, "kafka.security_protocol is 'TLS'"),
+        ("[kafka]\nsecurity_protocol = 'SASL_SSL'", {}, "kafka.sasl_username and a password are needed"),
+        ("[worker]\nheartbeat_interval_ms = 20000", {}, "at most a third of worker.session_timeout_ms"),
+        ("[topics]\nverdicts = 'agent.events'", {}, "must be three different topics"),
+        ("[topics]\nevents = 'a b'", {}, "topics.events is 'a b'"),
+        ("", {"STREAMGUARD_LIMIT_RUNS": "1"}, "STREAMGUARD_LIMIT_RUNS: no setting has this variable; did you mean"),
+        ("", {"STREAMGUARD_LIMITS_RUNS": "many"}, "STREAMGUARD_LIMITS_RUNS: limits.runs is 'many'"),
+        ("[kafka", {}, "not TOML"),
+    ],
+)
+def test_a_fault_names_source_key_and_value(tmp_path: Path, text: str, environ: dict[str, str], fault: str) -> None:
+    """A wrong setting is refused with its key, its value and what is expected."""
+    with pytest.raises(SettingsFileError, match=re.escape(fault)):
+        load(tmp_path, text, environ)
+
+
+def test_secrets_are_never_shown(tmp_path: Path) -> None:
+    """Neither an error nor the settings' own text shows a secret."""
+    with pytest.raises(SettingsFileError) as caught:
+        load(tmp_path, "[kafka]\nsasl_password = 12345\n")
+    shown = repr(Settings(kafka=KafkaSettings(sasl_password="swordfish", ssl_key_password="swordfish")))  # noqa: S106
+
+    assert "12345" not in str(caught.value)
+    assert "swordfish" not in shown
+    assert 2 == shown.count("***")
+
+
+def test_the_shipped_configuration_holds_every_setting_with_its_default(repository: Path) -> None:
+    """No key of the settings is missing from the file, none differs from its default, none is made up."""
+    text = (repository / "config" / "streamguard.toml").read_text()
+    active = tomllib.loads(text)
+    for section in msgspec.structs.fields(Settings):
+        defaults = msgspec.to_builtins(section.default)
+        given = active.get(section.name, {})
+
+        assert {name: value for name, value in defaults.items() if value is not None} == given
+        for name, value in defaults.items():
+            if value is None:
+                assert f"\n# {name} = " in text
+
+
+def test_the_shipped_policy_is_the_documented_one_switched_on(repository: Path) -> None:
+    """The shipped configuration says enabled = true and spells out every other field with its default."""
+    loaded = load_policy_file(repository / "config" / "streamguard.toml")
+
+    assert Policy(enabled=True) == loaded.policies.of(None)
+    assert {"policy." + field for field in FIELDS} == {value.origin for value in loaded.explain(None)}
+
+
+def test_every_secret_is_a_setting() -> None:
+    """What is masked exists."""
+    assert SECRETS <= {f"kafka.{field.name}" for field in msgspec.structs.fields(KafkaSettings)}
