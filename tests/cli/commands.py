@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class Running:
 
 
 @asynccontextmanager
-async def started(arguments: Sequence[str | Path], **variables: str) -> AsyncIterator[Running]:
+async def started(*arguments: str | Path, **variables: str) -> AsyncIterator[Running]:
     """Start a command; whatever happens, it is gone afterwards."""
     process = await asyncio.create_subprocess_exec(
         *STREAMGUARD,

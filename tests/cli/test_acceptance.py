@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import random
+import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from streamguard.events import decode_event, run_of
 NOT_EVENTS = {"runs.jsonl.gz", "labels.jsonl"}
 RECORDS = 10_000
 
-Said = dict[str, list[tuple[str, str, str, int]]]
+Said = dict[str, list[tuple[str | None, str, str, int]]]
 """By run: call, action, detector and count of each verdict, in order."""
 
 
@@ -62,12 +63,12 @@ async def test_recorded_runs_give_the_verdicts_of_a_replay(
     config = repository / "config" / "streamguard.toml"
     replay = asyncio.create_task(asyncio.to_thread(streamguard, "replay", "--policy", config, *files, seconds=300))
     command = ["run", "--config", config]
-    async with started(command, **cluster.variables()) as first, started(command, **cluster.variables()) as second:
+    async with started(*command, **cluster.variables()) as first, started(*command, **cluster.variables()) as second:
         await first.says('"partitions": [1, 3, 5]')
         await second.says('"partitions": [0, 2, 4]')
         count = await cluster.publish_all(events_of(files))
         await cluster.caught_up(seconds=300)
-        codes = [await worker.ends(15) for worker in (first, second)]
+        codes = [await worker.ends(signal.SIGTERM) for worker in (first, second)]
     replayed = await replay
     expected = by_run(map(json.loads, replayed.stdout.splitlines()))
     got = by_run(json.loads(record.value) for record in await cluster.verdict_records(sum(map(len, expected.values()))))
@@ -171,7 +172,7 @@ async def test_ten_thousand_bad_records_stop_nothing_and_none_is_lost(
         )
     ]
     config = repository / "config" / "streamguard.toml"
-    async with started(["run", "--config", config], **cluster.variables()) as worker:
+    async with started("run", "--config", config, **cluster.variables()) as worker:
         await worker.says("partitions open")
         await cluster.publish_all((f"run-{number % 60}", record) for number, record in enumerate(records))
         await cluster.publish("looping", loop)
@@ -180,7 +181,7 @@ async def test_ten_thousand_bad_records_stop_nothing_and_none_is_lost(
         reading.cancel()
         letters = await cluster.dead_letters(len(unreadable))
         verdicts = await cluster.verdicts(1)
-        code = await worker.ends(15)
+        code = await worker.ends(signal.SIGTERM)
 
     assert len(unreadable) > RECORDS // 4
     assert unreadable == sorted(letter.value or b"" for letter in letters)

@@ -134,11 +134,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, policy: Path) -> Non
         big = json.dumps({"type": "tool_result", "run_id": "r", "call_id": "c", "result": "x" * 1_000_000})
         with file.open("w") as output:
             for number in range(times):
-                output.write(
-                    f'{{"type":"tool_call","run_id":"r","call_id":"c","tool":"read","args":{number}}}\n{big}\n'
-                )
-        script = "import resource,runpy,sys; sys.argv=sys.argv[1:]\ntry: runpy.run_module('streamguard', run_name='__main__')\n"
-        script += "except SystemExit: pass\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+                call = {"type": "tool_call", "run_id": "r", "call_id": "c", "tool": "read", "args": number}
+                output.write(f"{json.dumps(call)}
+{big}
+")
         done = subprocess.run(
             [STREAMGUARD[0], "-c", MEASURED, "streamguard", "replay", "--policy", policy, file],
             capture_output=True,

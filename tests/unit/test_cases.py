@@ -15,11 +15,14 @@ from streamguard.errors import CaseFileError
 
 def calls(times: int) -> list[dict[str, Any]]:
     """Write identical calls with identical results."""
-    pair = (
-        lambda n: {"type": "tool_call", "run_id": "r", "call_id": f"c{n}", "tool": "read"},
-        lambda n: {"type": "tool_result", "run_id": "r", "call_id": f"c{n}", "result": "same"},
-    )
-    return [make(number) for number in range(times) for make in pair]
+    return [
+        event
+        for number in range(times)
+        for event in (
+            {"type": "tool_call", "run_id": "r", "call_id": f"c{number}", "tool": "read"},
+            {"type": "tool_result", "run_id": "r", "call_id": f"c{number}", "result": "same"},
+        )
+    ]
 
 
 def run(folder: Path, *cases: dict[str, Any] | str) -> Report:
