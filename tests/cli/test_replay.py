@@ -135,9 +135,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, policy: Path) -> Non
         with file.open("w") as output:
             for number in range(times):
                 call = {"type": "tool_call", "run_id": "r", "call_id": "c", "tool": "read", "args": number}
-                output.write(f"{json.dumps(call)}
-{big}
-")
+                output.write(f"{json.dumps(call)}\n{big}\n")
         done = subprocess.run(
             [STREAMGUARD[0], "-c", MEASURED, "streamguard", "replay", "--policy", policy, file],
             capture_output=True,
