@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,24 +43,33 @@ class Running:
         self.process = process
         self.lines: list[str] = []
 
-    async def says(self, text: str) -> str:
-        """Wait until a line of its log holds a text; return the line."""
+    async def says(self, pattern: str, seconds: float = 60) -> str:
+        """Wait until a line of its log matches a pattern; return the line."""
         for line in self.lines:
-            if text in line:
+            if re.search(pattern, line):
                 return line
+        try:
+            async with asyncio.timeout(seconds):
+                async for line in self.more():
+                    if re.search(pattern, line):
+                        return line
+        except TimeoutError:
+            pass
+        raise AssertionError(f"it never said {pattern!r}:\n{''.join(self.lines)}")
+
+    async def more(self) -> AsyncIterator[str]:
+        """Read its log on, line by line, to the end."""
         assert self.process.stderr is not None
-        while line_bytes := await self.process.stderr.readline():
-            self.lines.append(line_bytes.decode())
-            if text in self.lines[-1]:
-                return self.lines[-1]
-        raise AssertionError(f"it ended and never said {text!r}:\n{''.join(self.lines)}")
+        while line := (await self.process.stderr.readline()).decode():
+            self.lines.append(line)
+            yield line
 
     async def ends(self, number: signal.Signals | None = None) -> int:
         """Send a signal, if any; wait for its end; return the exit code."""
         if number is not None:
             self.process.send_signal(number)
-        assert self.process.stderr is not None
-        self.lines += (await self.process.stderr.read()).decode().splitlines()
+        async for _ in self.more():
+            pass
         return await self.process.wait()
 
 

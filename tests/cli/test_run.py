@@ -33,8 +33,8 @@ def loop(run: str, times: int) -> list[bytes]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_and_exits_zero(cluster: Cluster, repository: Path, number: signal.Signals) -> None:
     """The first signal ends the worker with everything judged committed, exit code 0, and JSON logs off a terminal."""
-    command = ["run", "--config", repository / "config" / "streamguard.toml"]
-    async with started(*command, **cluster.variables()) as worker:
+    config = repository / "config" / "streamguard.toml"
+    async with started("run", "--config", config, **cluster.variables()) as worker:
         await worker.says("partitions open")
         await cluster.publish("run-1", loop("run-1", 21))
         await cluster.verdicts(2)
@@ -46,13 +46,13 @@ async def test_a_signal_drains_and_exits_zero(cluster: Cluster, repository: Path
 
 async def test_no_payload_and_no_secret_in_the_logs(cluster: Cluster, repository: Path) -> None:
     """At the finest level of logging neither arguments, results nor passwords appear."""
-    command = ["run", "--config", repository / "config" / "streamguard.toml"]
+    config = repository / "config" / "streamguard.toml"
     variables = {
         **cluster.variables(),
         "STREAMGUARD_LOG_LEVEL": "debug",
         "STREAMGUARD_KAFKA_SASL_PASSWORD": "swordfish",
     }
-    async with started(*command, **variables) as worker:
+    async with started("run", "--config", config, **variables) as worker:
         await worker.says("partitions open")
         await cluster.publish("run-1", [b'{"type":"tool_call","run_id":"r","tool":"t","args":"hunter2"}', b'"hunter2'])
         await cluster.dead_letters(1)
