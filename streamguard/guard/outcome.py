@@ -55,9 +55,9 @@ JS_BLANKS: Final = ASCII_BLANKS + (
 """What the reference's trim() takes away (ECMAScript white space and line ends); Python's own set differs."""
 
 _UNKNOWN: Final = re.compile(
-    r"""unknown\ tool[:\s]+["'`]?([a-z0-9_.-]+)
-      | tool\s+["'`]?([a-z0-9_.-]+)["'`]?\s+(?:not\ found|is\ not\ available)""",
-    re.IGNORECASE | re.ASCII | re.VERBOSE,
+    r"""unknown tool[:%s]+["'`]?([a-z0-9_.-]+)"""
+    r"""|tool[%s]+["'`]?([a-z0-9_.-]+)["'`]?[%s]+(?:not found|is not available)""" % ((re.escape(JS_BLANKS),) * 3),
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -123,17 +123,13 @@ def _parts(result: dict[str, Any]) -> tuple[dict[str, Any], str]:
         details = {}
     if type(content) is not list:
         return details, ""
-    if len(content) == 1:
-        entry = content[0]
-        text = _text_of(entry) if type(entry) is dict else None
-        return details, trimmed(text) if text is not None else ""
-    texts = [_text_of(entry) for entry in content if type(entry) is dict]
-    return details, trimmed("\n".join(text for text in texts if text is not None))
-
-
-def _text_of(entry: dict[str, Any]) -> str | None:
-    text = entry.get("text")
-    return text if type(text) is str and type(entry.get("type")) is str else None
+    texts = []
+    for entry in content:
+        if type(entry) is dict:
+            text = entry.get("text")
+            if type(text) is str and type(entry.get("type")) is str:
+                texts.append(text)
+    return details, trimmed(texts[0] if len(texts) == 1 else "\n".join(texts))
 
 
 def trimmed(text: str) -> str:

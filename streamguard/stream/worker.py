@@ -44,6 +44,7 @@ class Worker:
         self.settings = settings
         self.verdicts: Counter[str] = Counter()  # published, by action
         self.dead_letters = 0
+        self.judged = 0  # records, readable or not
         self._policies = policies
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
@@ -188,6 +189,7 @@ class Worker:
         start = 0
         while start < len(records) and assignment.held.get(partition) is held:
             done = held.shard.judge(records, start, self.settings.worker.slice_ms / 1000)
+            self.judged += done.next - start
             start = done.next
             held.outbox.put(done.verdicts, done.dead_letters)
             self.verdicts.update(verdict.action for verdict in done.verdicts)
