@@ -66,7 +66,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         self._new_outbox = new_outbox
         self._offset_reset = offset_reset
         self._epoch = 0
-        self._kept: dict[TopicPartition, Shard] = {}  # revoked in the current rebalance
+        self._kept: dict[TopicPartition, Shard] = {}  # revoked, and not given to anybody yet
         self._opening: set[asyncio.Task[None]] = set()
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -89,6 +89,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         if partitions:
             self._consumer.pause(*partitions)
         self._epoch += 1
+        self._kept = {partition: shard for partition, shard in self._kept.items() if partition in partitions}
         task = asyncio.create_task(self._open_all(partitions, self._epoch), name="open-shards")
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -131,9 +132,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
 
     async def _open_all(self, partitions: list[TopicPartition], epoch: int) -> None:
         try:
-            kept, self._kept = self._kept, {}
             for partition in partitions:
-                await self._open(partition, epoch, kept.get(partition))
+                await self._open(partition, epoch)
             if epoch == self._epoch:
                 log.info("partitions open", partitions=sorted(partition.partition for partition in partitions))
                 self.ready.set()
@@ -143,7 +143,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             if epoch == self._epoch and not self._failed.done():
                 self._failed.set_exception(error)
 
-    async def _open(self, partition: TopicPartition, epoch: int, kept: Shard | None) -> None:
+    async def _open(self, partition: TopicPartition, epoch: int) -> None:
         """Find the position, make or keep the shard, and let its records come.
 
         This is where a shard's state is restored once it survives restarts.
@@ -151,6 +151,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         position = await self._position(partition)
         if epoch != self._epoch:
             return
+        kept = self._kept.pop(partition, None)
         if kept is not None and kept.position == position:
             shard = kept  # nobody judged anything in between
         else:

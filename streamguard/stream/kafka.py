@@ -62,6 +62,7 @@ def make_consumer(kafka: KafkaSettings, worker: WorkerSettings) -> AIOKafkaConsu
         group_instance_id=worker.instance_id,
         enable_auto_commit=False,
         auto_offset_reset="none",
+        isolation_level="read_committed",  # what a producer took back was never said
         session_timeout_ms=worker.session_timeout_ms,
         heartbeat_interval_ms=worker.heartbeat_interval_ms,
         fetch_max_wait_ms=worker.fetch_max_wait_ms,

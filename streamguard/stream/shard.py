@@ -79,7 +79,7 @@ class Shard:
         if event is None:
             self.skipped += 1
             return ()
-        source = Source(record.topic, record.partition, record.offset, record.timestamp)
+        source = Source(record.topic, record.partition, record.offset, record.timestamp or 0)
         armed = self.guard.counters.armed
         verdicts = self.guard.observe(event, source)
         self.judged += 1

@@ -10,7 +10,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from streamguard.errors import PositionLostError
+from streamguard.errors import BrokerUnavailableError, PositionLostError
 from streamguard.guard import Guard, Limits
 from streamguard.policy import PolicySet
 from streamguard.stream.assignment import Assignment, Held
@@ -62,6 +62,25 @@ class Worker:
 
     async def run(self) -> None:
         """Start, pump until stopped, stop."""
+        life = asyncio.create_task(self._live(), name="worker")
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not life.done() and self._assignment is None:
+                life.cancel()  # still waiting for a broker: nothing to drain
+            await life
+        except asyncio.CancelledError:
+            if not (self._stopping.is_set() and life.cancelled()):
+                raise
+            log.info("stopped before it had started")
+        except KafkaError as error:
+            raise BrokerUnavailableError(f"Kafka refused: {type(error).__name__}: {error}") from error
+        finally:
+            stopping.cancel()
+            life.cancel()
+            await asyncio.gather(life, stopping, return_exceptions=True)
+
+    async def _live(self) -> None:
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partitions = await check_topics(self.settings)
         consumer, producer = (

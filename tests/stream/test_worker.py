@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiokafka import AIOKafkaProducer
 from cluster import Cluster, running
 
 from streamguard.errors import PositionLostError, TopicMismatchError, TopicMissingError
@@ -96,6 +97,45 @@ async def test_poison_goes_to_the_dead_letters_and_the_worker_goes_on(cluster: C
     assert {b"run-1"} == {letter.key for letter in letters}
     assert [str(n).encode() for n in range(7)] == [dict(letter.headers)["source.offset"] for letter in letters]
     assert ["warn"] == [verdict.action for verdict in verdicts]
+
+
+@pytest.mark.apache
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_compressed_events_are_read(cluster: Cluster, codec: str) -> None:
+    """Whatever producers compress with, a worker as it is installed reads it."""
+    async with running(Worker(cluster.settings, ON)):
+        producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec)
+        async with producer:
+            await producer.send_and_wait(cluster.settings.topics.events, call("run-1", 1, gate=True), key=b"run-1")
+        [verdict] = await cluster.verdicts(1)
+
+    assert "allow" == verdict.action
+
+
+@pytest.mark.apache
+async def test_what_a_producer_took_back_was_never_said(cluster: Cluster) -> None:
+    """Events of an aborted transaction are not judged; those of a committed one are."""
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id=cluster.prefix)
+    async with running(Worker(cluster.settings, ON)), producer:
+        for number, keep in enumerate((False, True)):
+            await producer.begin_transaction()
+            record = call("run-1", number, gate=True)
+            await producer.send_and_wait(cluster.settings.topics.events, record, key=b"run-1")
+            await (producer.commit_transaction() if keep else producer.abort_transaction())
+        [verdict] = await cluster.verdicts(1)
+
+    assert "c1" == verdict.call_id
+
+
+async def test_a_worker_that_waits_for_a_broker_can_be_stopped(cluster: Cluster) -> None:
+    """A stop while no broker answers ends the worker at once, and is no error."""
+    cluster.change(kafka={"bootstrap": "127.0.0.1:1", "connect_timeout_seconds": 50.0})
+    worker = Worker(cluster.settings, ON)
+    task = asyncio.create_task(worker.run())
+    await asyncio.sleep(0)
+    worker.stop()
+    async with asyncio.timeout(10):
+        await task
 
 
 async def test_an_empty_record_is_a_dead_letter(cluster: Cluster) -> None:
