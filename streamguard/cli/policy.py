@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
 import structlog
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -55,12 +57,14 @@ def show(file: Path, agent_id: str | None, *, as_json: bool) -> None:
         fields = {value.field: {"value": value.value, "from": value.origin} for value in values}
         click.echo(json.dumps({"agent": agent_id, "policy": fingerprint, "fields": fields}, indent=2))
         return
-    table = Table(title=f"policy {fingerprint}" + (f" of agent {agent_id}" if agent_id else ""), title_justify="left")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("field", "value", "from"):
         table.add_column(column, overflow="fold")
     for value in values:
         table.add_row(value.field, "unset" if value.value is None else json.dumps(value.value), value.origin)
-    Console().print(table)
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    console.print(f"policy {fingerprint}" + (f" of agent {agent_id}" if agent_id else ""), highlight=False)
+    console.print(table)
 
 
 @command.command("test")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -57,7 +58,8 @@ def command(
         for verdict in verdicts:
             sys.stdout.buffer.write(encode_verdict(verdict) + b"\n")
     sys.stdout.buffer.flush()
-    console.print(_summary(replay, time.perf_counter() - start))
+    console.print(_verdicts(replay))
+    console.print(_counts(replay, time.perf_counter() - start), soft_wrap=True, highlight=False)
     if replay.unreadable:
         raise SystemExit(1)
 
@@ -84,21 +86,23 @@ def _complain(console: Console, count: int, line: Line, error: UnreadableRecordE
         console.print("more lines could not be read; they are counted below", style="red")
 
 
-def _summary(replay: Replay, seconds: float) -> Table:
-    table = Table(title="verdicts", title_justify="left")
+def _verdicts(replay: Replay) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("action")
     table.add_column("detector")
-    table.add_column("number", justify="right")
+    table.add_column("verdicts", justify="right")
     for (action, detector), number in sorted(replay.found.items()):
         table.add_row(action, detector, f"{number:,}")
     if not replay.found:
         table.add_row("none", "", "0")
+    return table
+
+
+def _counts(replay: Replay, seconds: float) -> str:
     counters = replay.guard.counters
-    table.caption = (
+    return (
         f"{replay.events:,} events of {counters.runs:,} runs in {seconds:.1f} s "
         f"({replay.events / seconds:,.0f} a second); "
         f"{replay.unreadable:,} unreadable, {replay.skipped:,} of unknown type, "
         f"{counters.duplicates:,} duplicates, {counters.orphans:,} results without a call"
     )
-    table.caption_justify = "left"
-    return table
