@@ -64,7 +64,8 @@ class Guard:
         self._waiting_limit = self.limits.waiting_calls
         self._policies = policies
         self._resolved: dict[str | None, tuple[Policy, str]] = {}
-        self._runs: OrderedDict[str, Run] = OrderedDict()  # least recently active first
+        self._runs: OrderedDict[str | None, Run] = OrderedDict()  # least recently active first; None is never in it
+        self._latest: Run | None = None  # the run of the event before: it need not be moved to the end
         self._time = 0  # stream time, ms
         self._next_expiry: float = 0  # no run expires before
 
@@ -77,25 +78,25 @@ class Guard:
 
         Raises `MissingRunError` if the event names neither run nor session.
         """
-        run_id = event.run_id
-        if run_id is None or not (run_id := run_id.strip()):
-            run_id = run_of(event)
+        run = self._runs.get(event.run_id)  # nearly always known under the id as it is written
+        run_id = run_of(event) if run is None else run.run_id
         now = source.timestamp
         if now > self._time:
             self._time = now
             if now > self._next_expiry:
                 self._expire()
+                run = None
         if type(event) is RunEnded:
             self._runs.pop(run_id, None)
             return SILENCE
-        run = self._runs.get(run_id)
         if run is None:
-            run = self._begin(run_id, event.agent_id)
-        else:
+            run = self._runs.get(run_id) or self._begin(run_id, event.agent_id)
+        if run is not self._latest:
             self._runs.move_to_end(run_id)
-            agent_id = event.agent_id
-            if agent_id is not None and agent_id != run.agent_id:
-                run.follow(agent_id, *self._policy_of(agent_id))
+            self._latest = run
+        agent_id = event.agent_id
+        if agent_id is not None and agent_id != run.agent_id:
+            run.follow(agent_id, *self._policy_of(agent_id))
         run.last_seen = self._time
         if event.event_id is not None and self._repeated(run, event.event_id):
             return SILENCE

@@ -92,9 +92,12 @@ def outcome_of(event: ToolResult, kind: int) -> bytes | None:
         return None
     if type(result) is not dict:
         return xxh3_128_digest(canonical_json(result), _WHOLE_SEED)
-    details, text = _parts(result)
-    if details.get("deniedReason") == "tool-loop" and details.get("status") == "blocked":
+    details = result.get("details")
+    if type(details) is not dict:
+        details = {} if "details" in result or "content" in result else result  # plain: its own details
+    if "deniedReason" in details and details["deniedReason"] == "tool-loop" and details.get("status") == "blocked":
         return None  # the guard's own veto
+    text = _text_of(result.get("content"))
     if kind == PLAIN:
         return xxh3_128_digest(canonical_json(details) + b"\0" + text.encode(), PLAIN)
     return xxh3_128_digest(_NORMALISERS[kind](details, text), kind)
@@ -113,23 +116,18 @@ def error_text(error: Any) -> bytes:
     return error.encode() if type(error) is str else canonical_json(error)
 
 
-def _parts(result: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Split a result into its details and its text; one with neither `content` nor `details` is its own details."""
-    details = result.get("details")
-    content = result.get("content")
-    if type(details) is not dict:
-        if details is None and content is None and "details" not in result and "content" not in result:
-            return result, ""
-        details = {}
+def _text_of(content: Any) -> str:
+    """Return the texts of a result's content, joined and trimmed; what is no text does not count."""
     if type(content) is not list:
-        return details, ""
+        return ""
     texts = []
     for entry in content:
         if type(entry) is dict:
             text = entry.get("text")
             if type(text) is str and type(entry.get("type")) is str:
                 texts.append(text)
-    return details, trimmed(texts[0] if len(texts) == 1 else "\n".join(texts))
+    text = texts[0] if len(texts) == 1 else "\n".join(texts)
+    return text.strip(ASCII_BLANKS if text.isascii() else JS_BLANKS)
 
 
 def trimmed(text: str) -> str:
