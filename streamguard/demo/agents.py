@@ -70,7 +70,7 @@ def _ping_pongs(_: random.Random) -> Iterator[Step]:
 def _ghosts(_: random.Random) -> Iterator[Step]:
     """Call a tool that does not exist, with ever new arguments."""
     for number in itertools.count():
-        yield Step("browser_click", {"selector": f"#button-{number}"}, {"error": "Tool browser_click not found"})
+        yield Step("web_click", {"selector": f"#button-{number}"}, {"error": "Tool web_click not found"})
 
 
 def _breaks(_: random.Random) -> Iterator[Step]:
@@ -121,11 +121,11 @@ KINDS: Final = (
     Kind("repeater", "reads the same file", _repeats),
     Kind("poller", "polls a hung build", _polls),
     Kind("ping-pong", "edits and reverts", _ping_pongs, gated=False),
-    Kind("ghost", "calls a missing tool", _ghosts),
-    Kind("amnesiac", "is compacted, loops on", _falls_back),
-    Kind("breaker", "has its detectors off", _breaks),
+    Kind("ghost", "calls a ghost tool", _ghosts),
+    Kind("amnesiac", "compacts, loops on", _falls_back),
+    Kind("breaker", "has detectors off", _breaks),
     Kind("coder", "reads, edits, tests", _works, loops=False),
-    Kind("researcher", "searches the web", _searches, loops=False, gated=False),
+    Kind("searcher", "searches the web", _searches, loops=False, gated=False),
     Kind("builder", "polls a live build", _waits, loops=False),
 )
 """Every documented way of looping, then the healthy ones."""

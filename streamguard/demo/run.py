@@ -1,4 +1,8 @@
-"""The demo from beginning to end: broker, topics, the real worker, the fleet, the summary."""
+"""The demo from beginning to end: broker, topics, the real worker, the fleet, the summary.
+
+A signal may come at any moment, also while the group joins: it sets an event that every step is raced against, as a
+cancellation alone can be lost in a client's call.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ import contextlib
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from aiokafka.errors import KafkaError
@@ -17,13 +21,22 @@ from streamguard.demo.agents import AGENT_POLICIES, POLICY
 from streamguard.demo.broker import EmbeddedBroker
 from streamguard.demo.fleet import Fleet
 from streamguard.demo.view import View
+from streamguard.errors import BrokerUnavailableError, StreamguardError
 from streamguard.policy import PolicySet
 from streamguard.settings import Settings
 from streamguard.stream.kafka import client_options, make_admin, started
-from streamguard.stream.topics import create_topics
+from streamguard.stream.topics import check_topics, create_topics
 from streamguard.stream.worker import Worker
 
 __all__ = ["Plan", "run_demo"]
+
+T = TypeVar("T")
+
+CANCEL_AGAIN_SECONDS: Final = 3.0
+"""A task that was cancelled and still runs has lost the cancellation: it is cancelled again after this time."""
+
+DELETE_SECONDS: Final = 3.0
+"""Longest wait for the broker before the demo leaves its topics behind."""
 
 
 class Plan(NamedTuple):
@@ -37,26 +50,43 @@ class Plan(NamedTuple):
     fleet_only: bool
 
 
-async def run_demo(plan: Plan, view: View) -> None:
-    """Run it; ends after `plan.seconds` of the fleet's work, or with SIGINT or SIGTERM, always with the summary.
+class _InterruptedError(Exception):
+    """A signal came before the fleet was at work."""
 
-    Raises subclasses of `StreamguardError` if it cannot start.
+
+async def run_demo(plan: Plan, view: View) -> None:
+    """Run it; ends after `plan.seconds` of the fleet's work, or with SIGINT or SIGTERM. A second SIGINT forces.
+
+    Raises subclasses of `StreamguardError` if it cannot start or go on.
     """
+    stop = asyncio.Event()
+    with _signals(stop, view):
+        try:
+            await _demo(plan, view, stop)
+        except _InterruptedError:
+            view.say("the fleet had not begun")
+        except KafkaError as error:
+            raise BrokerUnavailableError(f"the demo lost its Kafka: {type(error).__name__}: {error}") from error
+
+
+async def _demo(plan: Plan, view: View, stop: asyncio.Event) -> None:
+    settings = plan.settings
     async with contextlib.AsyncExitStack() as stack:
-        settings = plan.settings
-        if plan.bootstrap is None and not plan.fleet_only:
+        if plan.fleet_only:
+            await _unless_stopped(stop, check_topics(settings))
+            await _fleet(settings, plan, view, stop, None)
+            return
+        if plan.bootstrap is None:
             view.say("starting the embedded broker ...")
-            broker = await stack.enter_async_context(EmbeddedBroker())
+            broker = await _unless_stopped(stop, stack.enter_async_context(EmbeddedBroker()))
             settings = _own_topics(settings, broker.bootstrap, idempotence=False)
-        elif not plan.fleet_only:
-            settings = _own_topics(settings, plan.bootstrap or settings.kafka.bootstrap, idempotence=True)
-        if not plan.fleet_only:
-            await create_topics(settings)
-            if plan.bootstrap is not None:
-                stack.push_async_callback(_delete_topics, settings)
-            view.say(f"topics {settings.topics.events}, {settings.topics.verdicts} at {settings.kafka.bootstrap}")
-            await stack.enter_async_context(_worker(settings, view))
-        await _fleet(settings, plan, view)
+        else:
+            settings = _own_topics(settings, plan.bootstrap, idempotence=True)
+            stack.push_async_callback(_delete_topics, settings)  # before they are made: a signal may come in between
+        view.say(f"topics {settings.topics.events}, {settings.topics.verdicts} at {settings.kafka.bootstrap}")
+        await _unless_stopped(stop, create_topics(settings))
+        worker = await stack.enter_async_context(_worker(settings, view, stop))
+        await _fleet(settings, plan, view, stop, worker)
 
 
 def _own_topics(settings: Settings, bootstrap: str, *, idempotence: bool) -> Settings:
@@ -79,24 +109,33 @@ def _own_topics(settings: Settings, bootstrap: str, *, idempotence: bool) -> Set
 
 
 @contextlib.asynccontextmanager
-async def _worker(settings: Settings, view: View) -> AsyncIterator[None]:
-    """Run the real worker while the block runs."""
+async def _worker(settings: Settings, view: View, stop: asyncio.Event) -> AsyncIterator[asyncio.Task[None]]:
+    """Run the real worker while the block runs; its task ends before only if it fails."""
     worker = Worker(settings, PolicySet(POLICY, AGENT_POLICIES))
     view.say("the worker joins its group (a few seconds) ...")
-    task = asyncio.create_task(worker.run())
-    ready = asyncio.create_task(worker.ready())
-    await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
-    ready.cancel()
+    task = asyncio.create_task(worker.run(), name="worker")
     try:
-        if task.done():
-            task.result()
-        yield
+        await _unless_stopped(stop, _ready(worker, task))
+        yield task
     finally:
         worker.stop()
         await task
 
 
-async def _fleet(settings: Settings, plan: Plan, view: View) -> None:
+async def _ready(worker: Worker, task: asyncio.Task[None]) -> None:
+    ready = asyncio.create_task(worker.ready())
+    try:
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        ready.cancel()
+
+
+async def _fleet(
+    settings: Settings, plan: Plan, view: View, stop: asyncio.Event, worker: asyncio.Task[None] | None
+) -> None:
+    """Let the fleet work until its time is over, a signal comes, or the worker ends; then sum up."""
     fleet = Fleet(
         client_options(settings.kafka),
         settings.topics.events,
@@ -107,15 +146,19 @@ async def _fleet(settings: Settings, plan: Plan, view: View) -> None:
     )
     view.agents = fleet.agents
     view.say(f"{plan.agents} agents at work for {plan.seconds:g} s")
-    work = asyncio.create_task(fleet.run(plan.seconds))
+    work = asyncio.create_task(fleet.run(plan.seconds), name="fleet")
     clock = asyncio.create_task(_count_down(view, plan.seconds))
-    with _interruptible(work), view.live():
-        try:
-            await work
-        except asyncio.CancelledError:
-            view.say("interrupted")
-        finally:
-            clock.cancel()
+    stopping = asyncio.create_task(stop.wait())
+    ends: set[asyncio.Future[Any]] = {work, stopping}
+    if worker is not None:
+        ends.add(worker)
+    try:
+        with view.live():
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _ended(work, clock, stopping)
+    if not work.cancelled():
+        work.result()
     view.summary(fleet)
 
 
@@ -127,12 +170,19 @@ async def _count_down(view: View, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible(work: asyncio.Task[None]) -> Iterator[None]:
-    """End the fleet's work with a signal; the rest of the demo then ends as if the time were over."""
+def _signals(stop: asyncio.Event, view: View) -> Iterator[None]:
+    """Set `stop` with the first signal; leave the second to Python's own handlers."""
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def on_signal() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+        view.say("interrupted, stopping ...")
+        stop.set()
+
     for number in numbers:
-        loop.add_signal_handler(number, work.cancel)
+        loop.add_signal_handler(number, on_signal)
     try:
         yield
     finally:
@@ -140,11 +190,33 @@ def _interruptible(work: asyncio.Task[None]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
+async def _unless_stopped(stop: asyncio.Event, step: Coroutine[Any, Any, T]) -> T:
+    """Await a step of the start. Raises `_InterruptedError` as soon as a signal comes; the step is abandoned."""
+    task = asyncio.create_task(step)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            raise _InterruptedError
+        return task.result()
+    finally:
+        await _ended(task, stopping)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their end."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
+
+
 async def _delete_topics(settings: Settings) -> None:
     """Leave a Kafka that is not ours as it was."""
     topics = settings.topics
-    admin = make_admin(settings.kafka)
-    with contextlib.suppress(KafkaError, TimeoutError):
-        await started(admin, settings.kafka)
+    kafka = msgspec.structs.replace(settings.kafka, connect_timeout_seconds=DELETE_SECONDS)
+    admin = make_admin(kafka)
+    with contextlib.suppress(KafkaError, StreamguardError, TimeoutError):
+        await started(admin, kafka)
         await admin.delete_topics([topics.events, topics.verdicts, topics.dead_letters])
     await admin.close()

@@ -24,6 +24,9 @@ COLOURS: Final = {
     "aborted": "bold magenta",
 }  # fmt: skip
 
+COLUMNS: Final = {"agent": 11, "what it does": 19, "tool": 10, "calls": 5, "state": 8, "last verdict": 35}
+"""Widths in characters: all in all a terminal of 100 columns."""
+
 
 class View:
     """The screen. `agents` is the fleet's list once there is one."""
@@ -72,10 +75,9 @@ class View:
         self.console.print("\n[bold]summary[/bold]", table, sep="\n")
 
     def _table(self) -> Group:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=False)
-        for name, width in (("agent", 13), ("what it does", 22), ("tool", 13), ("calls", 6), ("state", 8)):
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        for name, width in COLUMNS.items():
             table.add_column(name, width=width, no_wrap=True, justify="right" if name == "calls" else "left")
-        table.add_column("last verdict", min_width=34, no_wrap=True)
         for agent in self.agents:
             table.add_row(
                 agent.name,
@@ -86,7 +88,7 @@ class View:
                 _last(agent.verdict),
             )
         return Group(
-            table, Text(f"{self._heard} verdicts, {max(0, round(self.left))} s left, Ctrl-C ends it", style="dim")
+            table, Text(f"\n{self._heard} verdicts, {max(0, round(self.left))} s left, Ctrl-C ends it", style="dim")
         )
 
 

@@ -44,6 +44,20 @@ async def test_a_signal_drains_and_exits_zero(cluster: Cluster, repository: Path
     assert all(json.loads(line)["event"] for line in worker.lines)
 
 
+async def test_a_second_signal_ends_it_at_once(cluster: Cluster, repository: Path) -> None:
+    """Two signals: no draining, exit code 5."""
+    config = repository / "config" / "streamguard.toml"
+    async with started("run", "--config", config, **cluster.variables()) as worker:
+        await worker.says("partitions open")
+        worker.process.send_signal(signal.SIGSTOP)  # so that both wait for it
+        worker.process.send_signal(signal.SIGTERM)
+        worker.process.send_signal(signal.SIGINT)
+        code = await worker.ends(signal.SIGCONT)
+
+    assert 5 == code
+    assert "second signal, ending at once" in worker.lines[-1]
+
+
 async def test_no_payload_and_no_secret_in_the_logs(cluster: Cluster, repository: Path) -> None:
     """At the finest level of logging neither arguments, results nor passwords appear."""
     config = repository / "config" / "streamguard.toml"
