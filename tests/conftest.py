@@ -65,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             terminalreporter.write_line(f"  {name}")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Broker:
     """The broker that this session runs on."""
     return request.config.stash[BROKER]

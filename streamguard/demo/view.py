@@ -24,7 +24,7 @@ COLOURS: Final = {
     "aborted": "bold magenta",
 }  # fmt: skip
 
-COLUMNS: Final = {"agent": 11, "what it does": 19, "tool": 10, "calls": 5, "state": 8, "last verdict": 35}
+COLUMNS: Final = {"agent": 11, "what it does": 19, "tool": 10, "calls": 5, "state": 8, "last verdict": 36}
 """Widths in characters: all in all a terminal of 100 columns."""
 
 
