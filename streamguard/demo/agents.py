@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from streamguard.policy import Block
@@ -23,7 +23,10 @@ class Step(NamedTuple):
 COMPACT: Final = Step("", None, {})
 """The agent's context is compacted here."""
 
-Script: TypeAlias = Callable[[random.Random], Iterator[Step]]
+Steps: TypeAlias = Generator[Step, str | None, None]
+"""What an agent does; a warning's message is sent in, for those who heed it."""
+
+Script: TypeAlias = Callable[[random.Random], Steps]
 
 
 class Kind(NamedTuple):
@@ -47,50 +50,57 @@ def _text(text: str, **details: Any) -> dict[str, Any]:
     return {"result": {"content": [{"type": "text", "text": text}], "details": details}}
 
 
-def _repeats(_: random.Random) -> Iterator[Step]:
+def _again(*steps: Step) -> Steps:
+    """Do the same again, deaf to warnings."""
+    for number in itertools.count():
+        yield steps[number % len(steps)]
+
+
+def _repeats(_: random.Random) -> Steps:
     """Read the same file and learn nothing."""
-    yield from itertools.repeat(Step("read", {"path": "src/main.py"}, _text("def main(): ...")))
+    yield from _again(Step("read", {"path": "src/main.py"}, _text("def main(): ...")))
 
 
-def _polls(_: random.Random) -> Iterator[Step]:
+def _polls(_: random.Random) -> Steps:
     """Poll a process that hangs."""
     answer = _text("compiled 12 of 98 files", status="running", aggregated="12 of 98")
-    yield from itertools.repeat(Step("process", {"action": "poll", "sessionId": "build-1"}, answer))
+    yield from _again(Step("process", {"action": "poll", "sessionId": "build-1"}, answer))
 
 
-def _ping_pongs(_: random.Random) -> Iterator[Step]:
+def _ping_pongs(_: random.Random) -> Steps:
     """Edit and revert, edit and revert."""
     edit = Step("edit", {"path": "a.py", "replace": "x", "by": "y"}, _text("a.py edited"))
     revert = Step(
         "exec", {"command": "git checkout a.py"}, _text("", status="completed", exitCode=0, aggregated="1 path")
     )
-    yield from itertools.cycle((edit, revert))
+    yield from _again(edit, revert)
 
 
-def _ghosts(_: random.Random) -> Iterator[Step]:
+def _ghosts(_: random.Random) -> Steps:
     """Call a tool that does not exist, with ever new arguments."""
     for number in itertools.count():
         yield Step("web_click", {"selector": f"#button-{number}"}, {"error": "Tool web_click not found"})
 
 
-def _breaks(_: random.Random) -> Iterator[Step]:
+def _breaks(_: random.Random) -> Steps:
     """Run a failing build; its agent's detectors are off."""
     answer = _text("", status="failed", exitCode=2, aggregated="error: missing separator")
-    yield from itertools.repeat(Step("exec", {"command": "make"}, answer))
+    yield from _again(Step("exec", {"command": "make"}, answer))
 
 
-def _falls_back(rng: random.Random) -> Iterator[Step]:
+def _falls_back(rng: random.Random) -> Steps:
     """Work a while, be compacted, and fall into the same hole."""
-    yield from itertools.islice(_works(rng), 6)
+    yield from _works(rng, rounds=2)
     hole = Step("exec", {"command": "npm test"}, _text("", status="failed", exitCode=1, aggregated="1 failing"))
-    yield from itertools.repeat(hole, 4)
+    for _ in range(4):
+        yield hole
     yield COMPACT
-    yield from itertools.repeat(hole)
+    yield from _again(hole)
 
 
-def _works(rng: random.Random) -> Iterator[Step]:
+def _works(rng: random.Random, rounds: int | None = None) -> Steps:
     """Read, edit, test; the tests are run again, but something was changed in between."""
-    for round_ in range(rng.randint(6, 10)):
+    for round_ in range(rounds or rng.randint(6, 10)):
         path = f"src/part{rng.randrange(40)}.py"
         yield Step("read", {"path": path}, _text(f"{path}: {rng.randrange(10**6)}"))
         yield Step("edit", {"path": path, "line": rng.randrange(300)}, _text(f"{path} edited"))
@@ -102,19 +112,29 @@ def _works(rng: random.Random) -> Iterator[Step]:
         )
 
 
-def _searches(rng: random.Random) -> Iterator[Step]:
+def _searches(rng: random.Random) -> Steps:
     """Search and read what was found."""
     for number in range(rng.randint(8, 14)):
         yield Step("web_search", {"query": f"topic {rng.randrange(10**6)}"}, _text(f"{rng.randrange(90)} hits"))
         yield Step("web_fetch", {"url": f"https://example.org/{rng.randrange(10**6)}"}, _text(f"page {number}"))
 
 
-def _waits(rng: random.Random) -> Iterator[Step]:
+def _waits(rng: random.Random) -> Steps:
     """Poll a build that moves."""
     yield Step("exec", {"command": "make -j4", "background": True}, _text("started", status="running", tail=""))
     for done in range(0, 98, rng.randint(6, 9)):
         answer = _text(f"compiled {done} of 98 files", status="running", aggregated=f"{done} of 98")
         yield Step("process", {"action": "poll", "sessionId": "build-2"}, answer)
+
+
+def _heeds(rng: random.Random) -> Steps:
+    """Wait for a deployment by asking again and again, until told to do something else: then read the log."""
+    status = Step("http_get", {"url": "https://example.org/deploy/7"}, _text("pending"))
+    for _ in range(15):
+        if (yield status) is not None:
+            break
+    for line in range(rng.randint(12, 18)):
+        yield Step("read", {"path": "deploy.log", "from": line * 100}, _text(f"line {rng.randrange(10**6)}"))
 
 
 KINDS: Final = (
@@ -126,6 +146,7 @@ KINDS: Final = (
     Kind("breaker", "has detectors off", _breaks),
     Kind("coder", "reads, edits, tests", _works, loops=False),
     Kind("searcher", "searches the web", _searches, loops=False, gated=False),
+    Kind("deployer", "heeds the warning", _heeds, loops=False),
     Kind("builder", "polls a live build", _waits, loops=False),
 )
 """Every documented way of looping, then the healthy ones."""

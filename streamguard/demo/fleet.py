@@ -6,10 +6,11 @@ An executor of your own does the same two things: publish before and after each 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +22,11 @@ from streamguard.verdicts import Verdict, decode_verdict
 
 __all__ = ["Agent", "Fleet"]
 
-PACE_SECONDS: Final = (0.08, 0.22)
+PACE_SECONDS: Final = (0.06, 0.16)
 """A call takes about this long."""
+
+THINK_SECONDS: Final = (0.03, 0.08)
+"""From a result to the next call, as a model thinks: the verdict about the result comes meanwhile."""
 
 ANSWER_SECONDS: Final = 2.0
 """An executor does not wait longer for an answer: without one, the call runs."""
@@ -49,6 +53,7 @@ class Agent:
         self.verdict: Verdict | None = None
         self.blocked: set[str] = set()  # signatures
         self.aborted = False
+        self.message: str | None = None  # of a warning, for the model's next turn
 
 
 class Fleet:
@@ -134,7 +139,10 @@ class Fleet:
         agent.state = {"warn": "warned", "block": "blocked", "abort": "aborted"}[verdict.action]
         if verdict.action == "block" and verdict.signature is not None:
             agent.blocked.add(verdict.signature)
+        if verdict.action == "warn":
+            agent.message = verdict.message
         if verdict.action == "abort":
+            self.aborted += not agent.aborted
             agent.aborted = True
         self._on_verdict(agent, verdict)
 
@@ -147,25 +155,32 @@ class Fleet:
             agent.runs += 1
             agent.run_id = f"{agent.name}/{agent.runs}-{rng.randrange(16**6):06x}"
             self._by_run[agent.run_id] = agent
-            agent.blocked, agent.aborted, agent.state, agent.verdict = set(), False, "working", None
+            agent.blocked, agent.aborted, agent.state = set(), False, "working"
+            agent.verdict = agent.message = None
             stopped = await self._work(agent, rng)
             await self._publish(agent, {"type": "run_ended"})
-            self.aborted += agent.aborted
             agent.state = "aborted" if agent.aborted else "gave up" if stopped else "done"
             await asyncio.sleep(PAUSE_SECONDS if stopped else rng.uniform(*PACE_SECONDS))
             del self._by_run[agent.run_id]
+            self._published = {key: when for key, when in self._published.items() if key[0] != agent.run_id}
 
     async def _work(self, agent: Agent, rng: random.Random) -> bool:
         """Follow the script; return whether the run was stopped before its end."""
         in_vain = 0
-        for number, step in enumerate(agent.kind.script(rng)):
+        script = agent.kind.script(rng)
+        step = next(script, None)
+        for number in itertools.count():
+            if step is None:
+                return False
             if step is COMPACT:
                 await self._publish(agent, {"type": "compaction", "trigger": "overflow"})
-                continue
-            ran = await self._call(agent, step, f"c{number}", rng)
-            in_vain = 0 if ran else in_vain + 1
+            else:
+                ran = await self._call(agent, step, f"c{number}", rng)
+                in_vain = 0 if ran else in_vain + 1
+                await asyncio.sleep(rng.uniform(*THINK_SECONDS))
             if agent.aborted or in_vain == PATIENCE:
                 return True
+            step = _next(script, agent)
         return False
 
     async def _call(self, agent: Agent, step: Step, call_id: str, rng: random.Random) -> bool:
@@ -208,3 +223,15 @@ class Fleet:
         self._published[agent.run_id, event.get("call_id")] = time.monotonic()
         event = {"run_id": agent.run_id, "agent_id": agent.kind.name, **event}
         await self._producer.send(self._events, msgspec.json.encode(event), key=agent.run_id.encode())
+
+
+def _next(script: Generator[Step, str | None, None], agent: Agent) -> Step | None:
+    """Put a warning's message, if any, before the model; return what it does next."""
+    message, agent.message = agent.message, None
+    try:
+        step = script.send(message)
+    except StopIteration:
+        return None
+    if agent.state == "warned" and not agent.kind.loops:
+        agent.state = "working"
+    return step

@@ -99,6 +99,14 @@ def test_a_fleet_shows_every_way_of_looping_once() -> None:
         assert dict.fromkeys(STOPPED_BY, 1) == {name: names[name] for name in STOPPED_BY}
 
 
+def test_an_agent_that_heeds_the_warning_goes_on_with_something_else() -> None:
+    """The message of a warning ends the deployer's asking."""
+    script = next(kind for kind in KINDS if kind.name == "deployer").script(random.Random(1))
+
+    assert ["http_get"] * 11 == [next(script).tool for _ in range(11)]
+    assert "read" == script.send("http_get was called 10 times: do something else").tool
+
+
 @pytest.mark.timeout(120)
 async def test_the_executor_obeys(broker: Broker, topic_prefix: str) -> None:
     """What was blocked is answered with `blocked` and no result; no call of an aborted run goes on for long."""
@@ -110,7 +118,7 @@ async def test_the_executor_obeys(broker: Broker, topic_prefix: str) -> None:
                 client_options(settings.kafka),
                 settings.topics.events,
                 settings.topics.verdicts,
-                agents=9,
+                agents=10,
                 seed=3,
                 on_verdict=lambda _, verdict: heard.append(verdict),
             )
@@ -135,6 +143,7 @@ async def test_the_executor_obeys(broker: Broker, topic_prefix: str) -> None:
     )
     assert after_abort
     assert max(after_abort.values()) <= 2
+    assert any(verdict.agent_id == "deployer" and verdict.action == "warn" for verdict in heard)
     assert {verdict.verdict_id for verdict in heard} <= {verdict.verdict_id for verdict in said}
     assert all(0 < seconds < 5 for seconds in fleet.latencies)
 

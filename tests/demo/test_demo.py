@@ -36,7 +36,7 @@ async def test_the_first_verdict_comes_soon_and_every_way_of_looping_is_stopped(
     assert (0, b"") == (process.returncode, errors)
     assert 0 < first < 15
     assert [] == [detector for detector in DETECTORS if detector not in output]
-    assert [] == [line for line in lines if re.match(r"(block|abort) +(coder|searcher|builder)", line)]
+    assert [] == [line for line in lines if re.match(r"(block|abort) +(coder|searcher|deployer|builder)", line)]
     saved = re.search(r"calls saved by blocking +(\d+)", output)
     assert saved is not None
     assert int(saved[1]) > 10
