@@ -70,12 +70,16 @@ def make_consumer(kafka: KafkaSettings, worker: WorkerSettings) -> AIOKafkaConsu
     )
 
 
-def make_producer(kafka: KafkaSettings) -> AIOKafkaProducer:
-    """Make a producer that waits for all replicas, and does not write twice when it retries."""
+def make_producer(kafka: KafkaSettings, *, idempotence: bool) -> AIOKafkaProducer:
+    """Make a producer that waits for all replicas; with `idempotence` it does not write twice when it retries.
+
+    An idempotent producer is of no use any more once the broker has refused one of its records for good (aiokafka
+    #1017): what may be refused, dead letters, needs one without.
+    """
     return AIOKafkaProducer(
         **client_options(kafka),
         acks="all",
-        enable_idempotence=kafka.idempotence,
+        enable_idempotence=idempotence,
         max_batch_size=BATCH_BYTES,
         max_request_size=DEAD_LETTER_BYTES,
     )

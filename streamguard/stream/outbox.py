@@ -37,6 +37,7 @@ class Outbox:
     def __init__(
         self,
         producer: AIOKafkaProducer,
+        dead_letter_producer: AIOKafkaProducer,
         partition: int,
         failed: asyncio.Future[None],
         *,
@@ -48,10 +49,12 @@ class Outbox:
         self.partition = partition
         self._failed = failed
         self._producer = producer
+        self._dead_letter_producer = dead_letter_producer
         self._verdicts_topic = verdicts_topic
         self._dead_letter_topic = dead_letter_topic
         self._dead_letter_partition = dead_letter_partition
         self._seconds = seconds
+        self._closed = False
         self._pending: deque[tuple[int, Outgoing]] = deque()
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -77,8 +80,11 @@ class Outbox:
             self._wake.set()
 
     async def emptied_to(self, count: int) -> None:
-        """Wait until at most `count` answers are not acknowledged, or delivery has failed (raises)."""
-        while len(self._pending) > count:
+        """Wait until at most `count` answers are not acknowledged, or nothing is delivered any more.
+
+        Raises what made the delivery fail.
+        """
+        while len(self._pending) > count and not self._closed:
             if self._failed.done():
                 self._failed.result()
             self._changed.clear()
@@ -86,6 +92,8 @@ class Outbox:
 
     async def close(self) -> None:
         """Stop delivering; what is still pending stays with whoever judges these events next."""
+        self._closed = True
+        self._changed.set()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -145,7 +153,7 @@ class Outbox:
             await self._send_letter(without_value(letter))
 
     async def _send_letter(self, letter: DeadLetter) -> None:
-        acknowledged = await self._producer.send(
+        acknowledged = await self._dead_letter_producer.send(
             self._dead_letter_topic,
             # the producer takes no record without key and value; an empty value reads the same to an operator
             value=b"" if letter.value is None and letter.key is None else letter.value,

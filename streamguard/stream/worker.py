@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -31,6 +31,13 @@ POLL_MS: Final = 200
 
 CLOSE_SECONDS: Final = 5.0
 """Longest wait for a client to close; the process ends all the same."""
+
+
+class Producers(NamedTuple):
+    """The clients that write: one for verdicts, one for dead letters."""
+
+    verdicts: AIOKafkaProducer
+    dead_letters: AIOKafkaProducer
 
 
 class Worker:
@@ -83,25 +90,26 @@ class Worker:
     async def _live(self) -> None:
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         partitions = await check_topics(self.settings)
-        consumer, producer = (
-            make_consumer(self.settings.kafka, self.settings.worker),
-            make_producer(self.settings.kafka),
+        kafka = self.settings.kafka
+        consumer = make_consumer(kafka, self.settings.worker)
+        producers = Producers(
+            make_producer(kafka, idempotence=kafka.idempotence), make_producer(kafka, idempotence=False)
         )
         try:
-            await started(producer, self.settings.kafka)
-            await started(consumer, self.settings.kafka)
-            assignment = self._join(consumer, producer, partitions, failed)
+            for client in (*producers, consumer):
+                await started(client, kafka)
+            assignment = self._join(consumer, producers, partitions, failed)
             await self._until_stopped(consumer, assignment, failed)
         finally:
             failed.cancel()
-            for client in (consumer, producer):
+            for client in (consumer, *producers):
                 await _close(client)
         log.info("worker stopped", verdicts=dict(self.verdicts), dead_letters=self.dead_letters)
 
     def _join(
         self,
         consumer: AIOKafkaConsumer,
-        producer: AIOKafkaProducer,
+        producers: Producers,
         partitions: Partitions,
         failed: asyncio.Future[None],
     ) -> Assignment:
@@ -110,7 +118,7 @@ class Worker:
 
         def new_outbox(partition: int) -> Outbox:
             return Outbox(
-                producer,
+                *producers,
                 partition,
                 failed,
                 verdicts_topic=topics.verdicts,

@@ -184,11 +184,12 @@ class Cluster:
 
     # topics
 
-    async def create_topic(self, name: str, partitions: int) -> None:
+    async def create_topic(self, name: str, partitions: int, **configs: str) -> None:
         """Make one more topic."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
         await admin.start()
-        await admin.create_topics([NewTopic(name, partitions, 1)])
+        await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=named)])
         async with asyncio.timeout(WAIT_SECONDS):
             while name not in await admin.list_topics():
                 await asyncio.sleep(0.05)

@@ -138,6 +138,23 @@ async def test_a_worker_that_waits_for_a_broker_can_be_stopped(cluster: Cluster)
         await task
 
 
+@pytest.mark.apache
+async def test_a_dead_letter_that_the_broker_refuses_goes_without_its_value(cluster: Cluster) -> None:
+    """A record larger than the dead-letter topic takes is not lost: its place and size are kept, and all goes on."""
+    names = {"events": f"{cluster.prefix}.wide", "dead_letters": f"{cluster.prefix}.narrow"}
+    cluster.change(topics=names)
+    await cluster.create_topic(names["events"], cluster.partitions, max_message_bytes="8000000")
+    await cluster.create_topic(names["dead_letters"], cluster.partitions, max_message_bytes="1000000")
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [b"x" * 3_000_000, b"short", *loop("run-1", 11)])
+        letters = await cluster.dead_letters(2)
+        verdicts = await cluster.verdicts(1)
+
+    assert [b"", b"short"] == [letter.value for letter in letters]
+    assert b"3000000" == dict(letters[0].headers)["value.omitted.bytes"]
+    assert ["warn"] == [verdict.action for verdict in verdicts]
+
+
 async def test_an_empty_record_is_a_dead_letter(cluster: Cluster) -> None:
     """A record without a value (a tombstone somebody sent) is no event, and stops nothing."""
     async with running(Worker(cluster.settings, ON)):
