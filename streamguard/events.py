@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -13,6 +13,7 @@ from streamguard.json_text import nested_deeper_than, replace_lone_surrogates
 
 __all__ = [
     "MSGPACK",
+    "NAME_CHARACTERS",
     "Compaction",
     "Event",
     "RunEnded",
@@ -28,6 +29,12 @@ MSGPACK: Final = "application/msgpack"
 
 JSON_DEPTH: Final = 128
 """Deepest nesting of arrays and objects, unless the settings say otherwise."""
+
+
+NAME_CHARACTERS: Final = 512
+"""Longest id or tool name. They are kept in memory and stand in verdicts, which a broker must take."""
+
+Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS)]
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -46,14 +53,14 @@ class Source(msgspec.Struct, frozen=True, gc=False):
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_call", tag_field="type"):
     """The agent is about to call a tool; published before it runs."""
 
-    run_id: str | None = None
-    agent_id: str | None = None
-    call_id: str | None = None
-    tool: str
+    run_id: Name | None = None
+    agent_id: Name | None = None
+    call_id: Name | None = None
+    tool: Name
     args: Any = UNSET
     args_hash: str | None = None
     gate: bool | None = None
-    session_id: str | None = None
+    session_id: Name | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
     round_id: str | None = None
@@ -64,17 +71,17 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_ca
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_result", tag_field="type"):
     """A call came back: with a result, an error, a hash made by the producer, or blocked."""
 
-    run_id: str | None = None
-    agent_id: str | None = None
-    call_id: str | None = None
-    tool: str | None = None
+    run_id: Name | None = None
+    agent_id: Name | None = None
+    call_id: Name | None = None
+    tool: Name | None = None
     args: Any = UNSET
     args_hash: str | None = None
     result: Any = UNSET
     error: Any = None
     result_hash: str | None = None
     status: str | None = None
-    session_id: str | None = None
+    session_id: Name | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
     round_id: str | None = None
@@ -85,9 +92,9 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="compaction", tag_field="type"):
     """The agent's context was compacted and the run goes on."""
 
-    run_id: str | None = None
-    agent_id: str | None = None
-    session_id: str | None = None
+    run_id: Name | None = None
+    agent_id: Name | None = None
+    session_id: Name | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
     round_id: str | None = None
@@ -101,9 +108,9 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="compa
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="run_ended", tag_field="type"):
     """The run is over; its memory can go."""
 
-    run_id: str | None = None
-    agent_id: str | None = None
-    session_id: str | None = None
+    run_id: Name | None = None
+    agent_id: Name | None = None
+    session_id: Name | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
     round_id: str | None = None

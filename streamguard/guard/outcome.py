@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from xxhash import xxh3_128_digest
 
-from streamguard.events import ToolResult
+from streamguard.events import NAME_CHARACTERS, ToolResult
 from streamguard.guard.signature import canonical_json
 
 __all__ = ["LOG", "PLAIN", "POLL", "kind_of", "outcome_of", "unknown_tool"]
@@ -108,7 +108,7 @@ def unknown_tool(event: ToolResult) -> str | None:
     if event.error is None or event.status == "blocked":
         return None
     found = _UNKNOWN.search(trimmed(error_text(event.error).decode()))
-    return (found[1] or found[2]).lower() if found else None
+    return (found[1] or found[2]).lower()[:NAME_CHARACTERS] if found else None
 
 
 def error_text(error: Any) -> bytes:

@@ -83,6 +83,7 @@ async def test_poison_goes_to_the_dead_letters_and_the_worker_goes_on(cluster: C
         call(" ", 1): "MissingRunError",
         b'{"type":"tool_call","run_id":"r","tool":"t","args":' + b"[" * 500 + b"]" * 500 + b"}": "TooDeepError",
         call("r", 1, args="x" * 300_000): "RecordTooLargeError",
+        call("r", 1, tool="x" * 100_000): "WrongShapeError",  # it would make a verdict that no broker takes
     }
     cluster.change(limits={"record_bytes": 200_000})
     async with running(Worker(cluster.settings, ON)):
@@ -95,7 +96,7 @@ async def test_poison_goes_to_the_dead_letters_and_the_worker_goes_on(cluster: C
     assert poison == {letter.value: dict(letter.headers)["error"].decode().split(":")[0] for letter in letters}
     assert {"trace", "error", "source.topic", "source.partition", "source.offset"} == set(dict(letters[0].headers))
     assert {b"run-1"} == {letter.key for letter in letters}
-    assert [str(n).encode() for n in range(7)] == [dict(letter.headers)["source.offset"] for letter in letters]
+    assert [str(n).encode() for n in range(8)] == [dict(letter.headers)["source.offset"] for letter in letters]
     assert ["warn"] == [verdict.action for verdict in verdicts]
 
 

@@ -46,6 +46,14 @@ def test_both_encodings_give_the_same_event(record: dict[str, Any], kind: type) 
     assert event == decode_event(msgspec.msgpack.encode(record), msgpack=True)
 
 
+@pytest.mark.parametrize("field", ["run_id", "session_id", "agent_id", "call_id", "tool"])
+def test_names_have_a_longest_length(field: str) -> None:
+    """Ids and tool names stay in memory and stand in verdicts: one of 512 characters is read, a longer one refused."""
+    assert decode_event(encode({**CALL, field: "é" * 512})) is not None
+    with pytest.raises(WrongShapeError, match=field):
+        decode_event(encode({**CALL, field: "é" * 513}))
+
+
 def test_unknown_fields_are_ignored() -> None:
     """A newer producer may send more."""
     assert decode_event(encode(CALL)) == decode_event(encode({**CALL, "novelty": [1]}))
