@@ -28,6 +28,11 @@ COLUMNS: Final = {"agent": 11, "what it does": 19, "tool": 10, "calls": 5, "stat
 """Widths in characters: all in all a terminal of 100 columns."""
 
 
+EXPLAINED: Final = "what it does"
+WIDE: Final = 100
+"""Columns of a terminal from which on the table also explains its agents."""
+
+
 class View:
     """The screen. `agents` is the fleet's list once there is one."""
 
@@ -76,17 +81,19 @@ class View:
 
     def _table(self) -> Group:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        for name, width in COLUMNS.items():
+        columns = {name: width for name, width in COLUMNS.items() if name != EXPLAINED or self.console.width >= WIDE}
+        for name, width in columns.items():
             table.add_column(name, width=width, no_wrap=True, justify="right" if name == "calls" else "left")
         for agent in self.agents:
-            table.add_row(
-                agent.name,
-                Text(agent.kind.what, style="" if agent.kind.loops else "dim"),
-                agent.tool,
-                str(agent.calls),
-                Text(agent.state, style=COLOURS.get(agent.state, "dim")),
-                _last(agent.verdict),
-            )
+            cells: dict[str, str | Text] = {
+                "agent": agent.name,
+                EXPLAINED: Text(agent.kind.what, style="" if agent.kind.loops else "dim"),
+                "tool": agent.tool,
+                "calls": str(agent.calls),
+                "state": Text(agent.state, style=COLOURS.get(agent.state, "dim")),
+                "last verdict": _last(agent.verdict),
+            }
+            table.add_row(*(cells[name] for name in columns))
         return Group(
             table, Text(f"\n{self._heard} verdicts, {max(0, round(self.left))} s left, Ctrl-C ends it", style="dim")
         )

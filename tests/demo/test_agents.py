@@ -160,9 +160,10 @@ async def values(broker: Broker, topic: str) -> list[bytes]:
     return found
 
 
-def test_the_table_fits_a_terminal_of_100_columns() -> None:
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits_the_terminal(width: int) -> None:
     """Nothing is cut off: neither the longest names, nor the longest verdict."""
-    screen = Console(file=io.StringIO(), width=100, height=30, force_terminal=True, color_system=None)
+    screen = Console(file=io.StringIO(), width=width, height=30, force_terminal=True, color_system=None)
     view = View(screen)
     view.agents = [Agent(f"{kind.name}-1", kind) for kind in KINDS]
     tools = {step.tool for kind in KINDS for step in itertools.islice(kind.script(random.Random(1)), 40)}
