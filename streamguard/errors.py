@@ -16,6 +16,7 @@ __all__ = [
     "RecordTooLargeError",
     "ReplayInputError",
     "SettingsFileError",
+    "SnapshotVersionError",
     "StreamguardError",
     "TooDeepError",
     "TopicMismatchError",
@@ -98,6 +99,10 @@ class TopicMismatchError(StreamguardError):
 
 class PositionLostError(StreamguardError):
     """The position the group had committed is no longer on the broker: records were deleted unread."""
+
+
+class SnapshotVersionError(StreamguardError):
+    """The state topic holds snapshots of a version that this streamguard does not read."""
 
 
 class DeliveryFailedError(StreamguardError):

@@ -5,7 +5,7 @@ Source of the rule: the section "Post-compaction guard" of the detection rules.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 from streamguard.guard.window import EVIDENCE_LIMIT
 
@@ -24,6 +24,18 @@ class CompactionWatch:
         self.offsets: list[int] = []  # of the newest calls watched
         self._first: tuple[bytes, bytes] | None = None
         self._same = 0
+
+    @classmethod
+    def of(cls, attempts_left: int, first: tuple[bytes, bytes] | None, same: int, offsets: list[int]) -> Self:
+        """Return a watch in the state that `state` told."""
+        watch = cls()
+        watch.attempts_left, watch._first, watch._same, watch.offsets = attempts_left, first, same, offsets
+        return watch
+
+    @property
+    def state(self) -> tuple[int, tuple[bytes, bytes] | None, int, list[int]]:
+        """Everything that it remembers."""
+        return self.attempts_left, self._first, self._same, self.offsets
 
     def arm(self, attempts: int) -> None:
         """Watch the next `attempts` outcomes; what was watched before is forgotten."""

@@ -5,8 +5,7 @@ A pure function of the events and the policy. Time is stream time: the highest r
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -18,6 +17,7 @@ from streamguard.guard.detectors import Finding, judge
 from streamguard.guard.messages import abort_message, finding_message
 from streamguard.guard.outcome import kind_of, outcome_of, unknown_tool
 from streamguard.guard.run import Abort, EventIds, Run
+from streamguard.guard.runs import Capture, Runs
 from streamguard.guard.signature import public_signature, signature_of, tool_named
 from streamguard.guard.window import Call
 from streamguard.policy import Policy, PolicySet
@@ -29,9 +29,13 @@ SILENCE: Final[tuple[Verdict, ...]] = ()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds the guard's memory. `idle_ms`: time without an event after which a run is forgotten."""
+    """What bounds the guard's memory. `idle_ms`: time without an event after which a run is forgotten.
+
+    `active_runs` are kept ready for their next event, the others packed: that changes memory and speed, no verdict.
+    """
 
     runs: int = 100_000
+    active_runs: int = 2_000
     idle_ms: int = 24 * 3600 * 1000
     waiting_calls: int = 256
     event_ids: int = 256
@@ -64,7 +68,8 @@ class Guard:
         self._waiting_limit = self.limits.waiting_calls
         self._policies = policies
         self._resolved: dict[str | None, tuple[Policy, str]] = {}
-        self._runs: OrderedDict[str | None, Run] = OrderedDict()  # least recently active first; None is never in it
+        self._runs = Runs(self._policy_of, self.limits.active_runs)
+        self._active = self._runs.active
         self._latest: Run | None = None  # the run of the event before: it need not be moved to the end
         self._time = 0  # stream time, ms
         self._next_expiry: float = 0  # no run expires before
@@ -78,7 +83,7 @@ class Guard:
 
         Raises `MissingRunError` if the event names neither run nor session.
         """
-        run = self._runs.get(event.run_id)  # nearly always known under the id as it is written
+        run = self._active.get(event.run_id)  # nearly always known under the id as it is written
         run_id = run_of(event) if run is None else run.run_id
         now = source.timestamp
         if now > self._time:
@@ -87,17 +92,18 @@ class Guard:
                 self._expire()
                 run = None
         if type(event) is RunEnded:
-            self._runs.pop(run_id, None)
+            self._runs.remove(run_id)
             return SILENCE
         if run is None:
-            run = self._runs.get(run_id) or self._begin(run_id, event.agent_id)
-        if run is not self._latest:
-            self._runs.move_to_end(run_id)
+            run = self._runs.find(run_id) or self._begin(run_id, event.agent_id)
+        if run is not self._latest or run.generation != self._runs.generation:
+            self._runs.touch(run)
             self._latest = run
         agent_id = event.agent_id
         if agent_id is not None and agent_id != run.agent_id:
             run.follow(agent_id, *self._policy_of(agent_id))
         run.last_seen = self._time
+        run.last_offset = source.offset
         if event.event_id is not None and self._repeated(run, event.event_id):
             return SILENCE
         if type(event) is ToolCall:
@@ -108,21 +114,44 @@ class Guard:
 
     def attempts_left(self, event: Event) -> int:
         """Return how many outcomes the post-compaction guard still watches in this event's run; 0: not armed."""
-        run = self._runs.get(run_of(event))
+        run = self._active.get(run_of(event))
         return run.watch.attempts_left if run is not None and run.watch is not None else 0
 
     def policy_of(self, agent_id: str | None) -> Policy:
         """Return the effective policy of an agent."""
         return self._policy_of(agent_id)[0]
 
+    # checkpoints
+
+    @property
+    def time(self) -> int:
+        """Stream time: the highest record timestamp so far, in milliseconds."""
+        return self._time
+
+    def capture(self) -> Capture:
+        """Begin to write down the runs that changed since the last capture, as they are now."""
+        return self._runs.capture()
+
+    def give_up(self, capture: Capture) -> None:
+        """Take back a capture that could not be kept: the next one holds its runs too."""
+        self._runs.give_up(capture)
+
+    def restore(self, snapshots: Iterable[tuple[str, bytes]], time: int) -> None:
+        """Take up where another guard was: its runs' snapshots, in any order, and its stream time (ms).
+
+        Only for a guard that has seen nothing yet. Raises `SnapshotVersionError` if the snapshots are too new.
+        """
+        self._runs.restore(snapshots)
+        self._time = time
+
     # runs
 
     def _begin(self, run_id: str, agent_id: str | None) -> Run:
         run = Run(run_id, agent_id, *self._policy_of(agent_id))
-        self._runs[run_id] = run
+        self._runs.add(run)
         self.counters.runs += 1
-        if len(self._runs) > self.limits.runs:
-            self._runs.popitem(last=False)
+        if len(self._runs) > self.limits.runs and (oldest := self._runs.oldest()) is not None:
+            self._runs.remove(oldest[0])
             self.counters.evicted_runs += 1
         return run
 
@@ -138,13 +167,13 @@ class Guard:
     def _expire(self) -> None:
         """Forget runs that were idle for too long; the least recently active come first."""
         latest = self._time - self.limits.idle_ms
-        while self._runs:
-            oldest = next(iter(self._runs.values()))
-            if oldest.last_seen >= latest:
+        first = self._time
+        while (oldest := self._runs.oldest()) is not None:
+            run_id, first = oldest
+            if first >= latest:
                 break
-            del self._runs[oldest.run_id]
+            self._runs.remove(run_id)
             self.counters.expired_runs += 1
-        first = next(iter(self._runs.values())).last_seen if self._runs else self._time
         self._next_expiry = first + self.limits.idle_ms
 
     def _repeated(self, run: Run, event_id: str) -> bool:

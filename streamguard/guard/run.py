@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -39,9 +40,13 @@ class EventIds:
 
     __slots__ = ("_known", "_order")
 
-    def __init__(self) -> None:
-        self._known: set[bytes] = set()
-        self._order: deque[bytes] = deque()
+    def __init__(self, digests: Iterable[bytes] = ()) -> None:
+        self._order: deque[bytes] = deque(digests)
+        self._known: set[bytes] = set(self._order)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the hashes, oldest first."""
+        return iter(self._order)
 
     def seen(self, event_id: str, limit: int) -> bool:
         """Tell whether the id came before among the newest `limit`; remember it."""
@@ -59,8 +64,8 @@ class Run:
     """One run: its window, the calls that wait for results, what was warned about, and whether it is over."""
 
     __slots__ = (
-        "abort", "agent_id", "calls_after_abort", "event_ids", "fingerprint", "last_seen", "policy", "run_id",
-        "waiting", "warned", "watch", "window",
+        "abort", "agent_id", "calls_after_abort", "event_ids", "fingerprint", "generation", "last_offset", "last_seen",
+        "policy", "run_id", "waiting", "warned", "watch", "window",
     )  # fmt: skip
 
     def __init__(self, run_id: str, agent_id: str | None, policy: Policy, fingerprint: str) -> None:
@@ -69,6 +74,8 @@ class Run:
         self.policy = policy
         self.fingerprint = fingerprint
         self.last_seen = 0  # stream time of its last event, ms
+        self.last_offset = 0  # of its last event
+        self.generation = -1  # of the newest capture since which it changed
         self.window = RunWindow(policy.history_size)
         self.waiting = WaitingCalls()
         self.warned: dict[WarnKey, int] | None = None  # count at which each warning was last published

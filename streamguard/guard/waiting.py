@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from streamguard.guard.window import Call
 
 __all__ = ["WaitingCalls"]
@@ -18,6 +20,12 @@ class WaitingCalls:
 
     def __len__(self) -> int:
         return self._count
+
+    def __iter__(self) -> Iterator[tuple[str, Call]]:
+        """Yield call ids and calls, in the order in which adding them again gives the same."""
+        for call_id, found in self._calls.items():
+            for call in found if isinstance(found, list) else (found,):
+                yield call_id, call
 
     def add(self, call_id: str, call: Call, limit: int) -> bool:
         """Remember a call; tell whether the oldest one had to be forgotten for it."""

@@ -1,0 +1,123 @@
+"""Snapshots: a guard that is stopped and restored at any point says what one that was never stopped says."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_guard_property import POLICIES, streams
+
+from streamguard.events import Event, RunEnded, Source
+from streamguard.guard import Guard, Limits
+from streamguard.policy import Policy
+from streamguard.verdicts import encode_verdict
+
+LIMITS = st.builds(
+    Limits,
+    runs=st.integers(1, 5),
+    active_runs=st.integers(1, 3),
+    idle_ms=st.integers(5, 60),
+    waiting_calls=st.integers(1, 4),
+    event_ids=st.integers(1, 4),
+)
+
+
+def interleaved(parts: list[list[Event]], choice: random.Random) -> list[Event]:
+    """Mix the events of several runs; some runs end on the way, some events come twice, some name an agent."""
+    queues = [
+        [msgspec.structs.replace(event, run_id=f"r{number}") for event in part] for number, part in enumerate(parts)
+    ]
+    events: list[Event] = []
+    left = [queue for queue in queues if queue]
+    while left:
+        event = choice.choice(left).pop(0)
+        if choice.random() < 0.3:
+            event = msgspec.structs.replace(event, event_id=f"e{choice.randrange(6)}")
+        if choice.random() < 0.1:
+            event = msgspec.structs.replace(event, agent_id=f"a{choice.randrange(2)}")
+        events.append(event)
+        if choice.random() < 0.03:
+            events.append(RunEnded(run_id=event.run_id))
+        left = [queue for queue in left if queue]
+    return events
+
+
+def judge(guard: Guard, event: Event, offset: int) -> list[bytes]:
+    """Judge one event; return the bytes of its verdicts."""
+    return [encode_verdict(verdict) for verdict in guard.observe(event, Source("t", 0, offset, offset * 3))]
+
+
+class Topic:
+    """What a compacted topic remembers: the newest snapshot of each run, as of the last whole checkpoint."""
+
+    def __init__(self) -> None:
+        self.snapshots: dict[str, bytes] = {}
+        self.position = 0
+        self.time = 0
+
+    def apply(self, changes: dict[str, bytes | None], position: int, time: int) -> None:
+        """Take a whole checkpoint."""
+        for run_id, snapshot in changes.items():
+            if snapshot is None:
+                self.snapshots.pop(run_id, None)
+            else:
+                self.snapshots[run_id] = snapshot
+        self.position, self.time = position, time
+
+
+@settings(max_examples=300)
+@given(
+    policy=POLICIES,
+    limits=LIMITS,
+    parts=st.lists(streams, min_size=1, max_size=6),
+    choice=st.randoms(use_true_random=False),
+)
+def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
+    policy: Policy, limits: Limits, parts: list[list[Event]], choice: random.Random
+) -> None:
+    """Checkpoints that are written while events come, given up, cut off by crashes: the verdicts are the same."""
+    events = interleaved(parts, choice)
+    undisturbed = Guard(policy, msgspec.structs.replace(limits, active_runs=1000))
+    expected = [judge(undisturbed, event, offset) for offset, event in enumerate(events)]
+
+    topic, guard, offset = Topic(), Guard(policy, limits), 0
+    said: list[list[bytes]] = [[] for _ in events]
+    disturbances = 30  # no more: the events must come to their end, whatever is chosen
+    while offset < len(events):
+        what = choice.random() if disturbances else 1.0
+        disturbances -= what < 0.15
+        if what < 0.1:  # a checkpoint begins at this position
+            capture, begun, time = guard.capture(), offset, guard.time
+            changes: dict[str, bytes | None] = {}
+            while some := capture.write(choice.randint(1, 2)):
+                changes.update(some)
+                if offset < len(events) and choice.random() < 0.7:
+                    said[offset] = judge(guard, events[offset], offset)
+                    offset += 1
+            if choice.random() < 0.8:
+                topic.apply(changes, begun, time)
+            else:
+                guard.give_up(capture)
+        elif what < 0.15:  # a crash: whoever comes next starts from the topic
+            guard, offset = Guard(policy, limits), topic.position
+            guard.restore(topic.snapshots.items(), topic.time)
+        else:
+            said[offset] = judge(guard, events[offset], offset)
+            offset += 1
+
+    assert expected == said
+
+
+@settings(max_examples=200)
+@given(policy=POLICIES, parts=st.lists(streams, min_size=1, max_size=6), choice=st.randoms(use_true_random=False))
+def test_which_runs_are_kept_packed_changes_no_verdict(
+    policy: Policy, parts: list[list[Event]], choice: random.Random
+) -> None:
+    """A guard that packs every run but the newest says what one says that packs none."""
+    events = interleaved(parts, choice)
+    packing, plain = Guard(policy, Limits(active_runs=1)), Guard(policy)
+
+    for offset, event in enumerate(events):
+        assert judge(plain, event, offset) == judge(packing, event, offset)
