@@ -11,13 +11,16 @@ __all__ = [
     "EmbeddedBrokerError",
     "MissingExtraError",
     "MissingRunError",
+    "NotAuthorizedError",
     "PolicyFileError",
     "PositionLostError",
     "RecordTooLargeError",
     "ReplayInputError",
+    "RestoreFailedError",
     "SettingsFileError",
     "SnapshotVersionError",
     "StreamguardError",
+    "StuckError",
     "TooDeepError",
     "TopicMismatchError",
     "TopicMissingError",
@@ -89,6 +92,10 @@ class BrokerUnavailableError(StreamguardError):
     """No Kafka broker answered at the bootstrap address within the time allowed."""
 
 
+class NotAuthorizedError(StreamguardError):
+    """Kafka refuses us: wrong credentials, a certificate that is not trusted (by either side), or a missing ACL."""
+
+
 class TopicMissingError(StreamguardError):
     """A topic that the worker needs does not exist; `streamguard topics create` makes it."""
 
@@ -98,11 +105,22 @@ class TopicMismatchError(StreamguardError):
 
 
 class PositionLostError(StreamguardError):
-    """The position the group had committed is no longer on the broker: records were deleted unread."""
+    """The position the group had reached is no longer on the broker: records were deleted unread.
+
+    Not raised if `worker.on_lost_position` says where to go on.
+    """
 
 
 class SnapshotVersionError(StreamguardError):
     """The state topic holds snapshots of a version that this streamguard does not read."""
+
+
+class RestoreFailedError(StreamguardError):
+    """A partition's state was not read back within `worker.restore_timeout_seconds`."""
+
+
+class StuckError(StreamguardError):
+    """Nothing has moved for `worker.stuck_timeout_seconds`: the process ends, for its supervisor to start a new one."""
 
 
 class DeliveryFailedError(StreamguardError):

@@ -72,6 +72,11 @@ class PolicySet(msgspec.Struct, frozen=True):
     block: Block | None = None
     agents: Mapping[str, Block | None] = msgspec.field(default_factory=dict)
 
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that name the whole set: its blocks and nothing else decide them."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:12]
+
     def of(self, agent_id: str | None) -> Policy:
         """Return the effective policy of an agent; agents without a block of their own have the global one."""
         return resolve(self.block, self.agents.get(agent_id) if agent_id is not None else None)

@@ -53,11 +53,15 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The topics. `partitions`, `replication_factor` and `retention_hours` count when they are created."""
+    """The topics. `partitions`, `replication_factor` and `retention_hours` count when they are created.
+
+    Without a name the state topic is `streamguard.<group>.state`: see `Settings.state_topic`.
+    """
 
     events: TopicName = "agent.events"
     verdicts: TopicName = "agent.verdicts"
     dead_letters: TopicName = "agent.events.dlq"
+    state: TopicName | None = None
     partitions: Positive = 6
     replication_factor: Positive = 1
     retention_hours: Positive = 720
@@ -75,15 +79,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     slice_records: Positive = 500
     slice_ms: Positive = 10
     max_inflight: Positive = 10_000
-    commit_interval_seconds: Seconds = 1.0
+    checkpoint_interval_seconds: Seconds = 5.0
+    checkpoint_events: Positive = 100_000
+    checkpoint_timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    restore_timeout_seconds: Seconds = 300.0
+    on_lost_position: Literal["fail", "earliest", "latest"] = "fail"
     stop_grace_seconds: Seconds = 20.0
     delivery_timeout_seconds: Seconds = 60.0
+    stuck_timeout_seconds: Annotated[float, Meta(ge=1)] = 120.0
+    status_file: Name | None = None
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What bounds memory and work. `runs` is per partition; `waiting_calls` per run."""
+    """What bounds memory and work. `runs` and `active_runs` are per partition; `waiting_calls` per run."""
 
     runs: Positive = 100_000
+    active_runs: Positive = 2_000
     idle_seconds: Positive = 86_400
     waiting_calls: Positive = 256
     record_bytes: Positive = 1_048_576
@@ -105,3 +116,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+
+    @property
+    def state_topic(self) -> str:
+        """The topic of this group's checkpoints."""
+        return self.topics.state or f"streamguard.{self.worker.group}.state"
+
+    def transactional_id(self, partition: int) -> str:
+        """Return the name by which the writer of one shard is known to the brokers, whichever worker it is."""
+        return f"streamguard.{self.worker.group}.{self.topics.events}.{partition}"

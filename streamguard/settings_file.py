@@ -111,8 +111,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"worker.heartbeat_interval_ms is {worker.heartbeat_interval_ms}; allowed: at most a third of "
             f"worker.session_timeout_ms ({worker.session_timeout_ms})"
         )
-    if len({topics.events, topics.verdicts, topics.dead_letters}) < 3:  # noqa: PLR2004 - three topics
-        yield "topics.events, topics.verdicts and topics.dead_letters must be three different topics"
+    if len({topics.events, topics.verdicts, topics.dead_letters, settings.state_topic}) < 4:  # noqa: PLR2004 - topics
+        yield "topics.events, topics.verdicts, topics.dead_letters and topics.state must be four different topics"
 
 
 def _hint(written: str, known: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from streamguard.errors import ConfigurationError, StreamguardError
+from streamguard.errors import ConfigurationError, NotAuthorizedError, StreamguardError, StuckError
 
 __all__ = ["cli", "main"]
 
@@ -21,6 +21,9 @@ COMMANDS: Final = {
     "schema": "Print the schemas of events, verdicts and topics.",
     "demo": "Watch looping agents being stopped.",
 }
+
+EXIT_CODES: Final = {ConfigurationError: 2, NotAuthorizedError: 3, StuckError: 4}
+"""Exit codes of errors; every other one ends with 1."""
 
 
 class LazyGroup(click.Group):
@@ -66,12 +69,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
-    except ConfigurationError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
     except StreamguardError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

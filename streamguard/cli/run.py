@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 import structlog
@@ -15,6 +17,7 @@ import structlog
 from streamguard.cli.service import load, service_options
 
 if TYPE_CHECKING:
+    from streamguard.settings import WorkerSettings
     from streamguard.stream.worker import Worker
 
 __all__ = ["command"]
@@ -29,19 +32,52 @@ FORCED: Final = 5
 @service_options
 @click.option("--policy", type=click.Path(path_type=Path), help="Policy file, if not part of the configuration.")
 @click.option("--group", help="Consumer group; workers of one group share the partitions.")
-def command(config: Path | None, bootstrap: str | None, policy: Path | None, group: str | None) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Worker processes on this machine; a crashed one is restarted.",
+)
+@click.option(
+    "--on-lost-position",
+    type=click.Choice(["fail", "earliest", "latest"]),
+    help="Where to go on if events were deleted unread [default: fail].",
+)
+def command(
+    *,
+    config: Path | None,
+    bootstrap: str | None,
+    policy: Path | None,
+    group: str | None,
+    workers: int,
+    on_lost_position: str | None,
+) -> None:
     """Read events, judge them, publish verdicts, until SIGTERM or SIGINT.
 
-    The first signal drains: what was judged is acknowledged and committed. A second one ends the process at once.
+    The first signal drains: what was judged is acknowledged and written down. A second one ends the process at once;
+    nothing is lost by that either, since whoever goes on starts from the last checkpoint.
 
     \b
     Exit codes:
       0  stopped by a signal, drained
-      1  cannot go on: delivery failed, committed position lost, topics missing or mismatched, no broker
+      1  cannot go on: delivery failed, position lost, topics missing or mismatched, no broker
       2  wrong usage or configuration; nothing was started
-      5  forced by a second signal; events since the last commit are judged again
+      3  refused by Kafka: wrong credentials, a certificate that is not trusted, a missing ACL
+      4  stuck: nothing has moved for worker.stuck_timeout_seconds
+      5  forced by a second signal
+
+    With --workers, a process that ends with 1 or 4 or crashes is started again; 2 and 3 end all of them.
     """  # noqa: D301 - \b is click's mark against rewrapping
-    settings, policies = load(config, policy, kafka__bootstrap=bootstrap, worker__group=group)
+    settings, policies = load(
+        config,
+        policy,
+        kafka__bootstrap=bootstrap,
+        worker__group=group,
+        worker__on_lost_position=on_lost_position,
+    )
+    if workers > 1:
+        _supervise(workers, settings.worker)
     from streamguard.stream.worker import Worker  # noqa: PLC0415 - Kafka clients load only when they are used
 
     async def serve() -> None:
@@ -51,6 +87,14 @@ def command(config: Path | None, bootstrap: str | None, policy: Path | None, gro
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(serve())
+
+
+def _supervise(workers: int, settings: WorkerSettings) -> NoReturn:
+    """Run several workers as processes, each with the flags that we were given."""
+    from streamguard.cli.supervisor import Supervisor, own_variables, worker_command  # noqa: PLC0415 - rarely needed
+
+    command = worker_command(click.get_current_context())
+    sys.exit(asyncio.run(Supervisor(command, workers, partial(own_variables, settings)).run()))
 
 
 def _obey_signals(worker: Worker) -> None:

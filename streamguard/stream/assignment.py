@@ -1,49 +1,41 @@
-"""The partitions that this worker holds now: shards are opened when assigned, settled and closed when revoked.
+"""The partitions that this worker holds now: shards are opened when assigned, written down and let go when revoked.
 
-Assigning is done in the background with the partition paused: the rebalance callback must return at once, because
-heartbeats stand still until it does.
+Opening is done in the background with the partition paused: the rebalance callback must return at once, because
+heartbeats stand still until it does. What makes it safe is not the group, which a frozen worker has left without
+knowing, but the fence that each opening puts up: see `producer`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError, NodeNotReadyError
 
-from streamguard.errors import BrokerUnavailableError, PositionLostError
-from streamguard.stream.outbox import Outbox
-from streamguard.stream.shard import Shard
+from streamguard.errors import DeliveryFailedError, RestoreFailedError
+from streamguard.stream.brokers import Fenced
+from streamguard.stream.checkpoint import write_checkpoint
+from streamguard.stream.held import Held
 
-__all__ = ["Assignment", "Held"]
+if TYPE_CHECKING:
+    from streamguard.settings import WorkerSettings
+    from streamguard.stream.opening import Lost, Opener
+
+__all__ = ["Assignment"]
 
 log = structlog.get_logger("streamguard.assignment")
 
-ANSWER_SECONDS: Final = 30.0
-"""Longest wait for the broker to say where a partition stands."""
+OPENING_AT_ONCE: Final = 4
+"""Partitions that are opened at the same time."""
 
-SETTLE_SECONDS: Final = 10.0
-"""Longest wait, in a rebalance, for what a shard has said to be acknowledged."""
+COMMIT_SECONDS: Final = 5.0
+"""Longest wait for the group's coordinator to take a position."""
 
-
-class Held:
-    """A partition that is held: its shard and its outbox."""
-
-    __slots__ = ("committed", "outbox", "shard")
-
-    def __init__(self, shard: Shard, outbox: Outbox) -> None:
-        self.shard = shard
-        self.outbox = outbox
-        self.committed = shard.position
-
-    @property
-    def committable(self) -> int:
-        """Offset below which everything was judged and every answer is acknowledged."""
-        oldest = self.outbox.oldest
-        return self.shard.position if oldest is None else oldest
+MARKER_SECONDS: Final = 3600.0
+"""A checkpoint is written at least so often, though nothing changed: brokers forget producers they do not hear of."""
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
@@ -52,137 +44,234 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
     def __init__(
         self,
         consumer: AIOKafkaConsumer,
+        new_opener: Callable[[Lost], Opener],
         failed: asyncio.Future[None],
-        *,
-        new_shard: Callable[[int, int], Shard],
-        new_outbox: Callable[[int], Outbox],
-        offset_reset: str,
+        worker: WorkerSettings,
+        policy: str,
     ) -> None:
         self.held: dict[TopicPartition, Held] = {}
+        self.assigned: set[TopicPartition] = set()
         self.ready = asyncio.Event()
+        self._opener = new_opener(self.lost)
         self._consumer = consumer
         self._failed = failed
-        self._new_shard = new_shard
-        self._new_outbox = new_outbox
-        self._offset_reset = offset_reset
-        self._epoch = 0
-        self._kept: dict[TopicPartition, Shard] = {}  # revoked, and not given to anybody yet
-        self._opening: set[asyncio.Task[None]] = set()
+        self._worker = worker
+        self._policy = policy
+        self._epoch = 0  # of our own: counts rebalances
+        self._kept: dict[TopicPartition, Held] = {}  # revoked, and not given to anybody yet
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._at_once = asyncio.Semaphore(OPENING_AT_ONCE)
+
+    # what the group says
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Let answers be acknowledged, commit, and let go. Keep the memory in case the partition comes back."""
-        self.ready.clear()
-        self._epoch += 1
-        leaving = {partition: self.held.pop(partition) for partition in revoked if partition in self.held}
-        if not leaving:
-            return
-        await self.settle(leaving, SETTLE_SECONDS)
-        for partition, held in leaving.items():
-            await held.outbox.close()
-            if len(held.outbox) == 0:
-                self._kept[partition] = held.shard
-        log.info("partitions revoked", partitions=sorted(partition.partition for partition in leaving))
+        """Let answers be acknowledged, write a checkpoint, let go. Keep the memory in case the partition comes back."""
+        self._new_epoch()
+        leaving = [self.held.pop(partition) for partition in revoked if partition in self.held]
+        if leaving:
+            await self._let_go(leaving, self._worker.session_timeout_ms / 2000)
+            log.info("partitions revoked", partitions=sorted(held.events.partition for held in leaving))
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Pause, and open the shards in the background."""
         partitions = list(assigned)
         if partitions:
             self._consumer.pause(*partitions)
-        self._epoch += 1
-        self._kept = {partition: shard for partition, shard in self._kept.items() if partition in partitions}
-        task = asyncio.create_task(self._open_all(partitions, self._epoch), name="open-shards")
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        epoch = self._new_epoch()
+        self.assigned = set(partitions)
+        self._kept = {partition: held for partition, held in self._kept.items() if partition in self.assigned}
+        for partition in partitions:
+            self._begin(self._open_until_open(partition, epoch), f"open-{partition.partition}")
+        if not partitions:
+            self.ready.set()
 
-    async def settle(self, leaving: dict[TopicPartition, Held], seconds: float) -> None:
-        """Wait for acknowledgements and commit; what is not acknowledged in time is not committed."""
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*(held.outbox.emptied_to(0) for held in leaving.values()))
-        except TimeoutError:
-            log.warning("not everything was acknowledged in time", seconds=seconds)
-        except Exception as error:  # noqa: BLE001 - the worker hears of it by `failed`
-            log.warning("answers could not be delivered", error=str(error))
-        await self.commit(leaving)
+    # what else happens to a shard
 
-    async def commit(self, shards: dict[TopicPartition, Held] | None = None) -> None:
-        """Commit what moved. A refusal means that the group has moved on: another worker judges these events again."""
-        shards = dict(self.held) if shards is None else shards
-        offsets = {partition: held.committable for partition, held in shards.items()}
-        moved = {partition: offset for partition, offset in offsets.items() if offset != shards[partition].committed}
-        if not moved:
-            return
-        try:
-            async with asyncio.timeout(SETTLE_SECONDS):
-                await self._consumer.commit(moved)
-        except (KafkaError, TimeoutError) as error:
-            log.warning("commit refused", error=f"{type(error).__name__}: {error}")
-            return
-        for partition, offset in moved.items():
-            shards[partition].committed = offset
-
-    async def close(self) -> None:
-        """Stop opening and deliver nothing more."""
-        for task in self._opening:
-            task.cancel()
-        await asyncio.gather(
-            *self._opening, *(held.outbox.close() for held in self.held.values()), return_exceptions=True
-        )
-        self.held.clear()
-
-    async def _open_all(self, partitions: list[TopicPartition], epoch: int) -> None:
-        try:
-            for partition in partitions:
-                await self._open(partition, epoch)
-            if epoch == self._epoch:
-                log.info("partitions open", partitions=sorted(partition.partition for partition in partitions))
-                self.ready.set()
-        except (IllegalStateError, asyncio.CancelledError):
-            log.debug("assignment changed while partitions were opened")
-        except Exception as error:  # noqa: BLE001 - a shard that cannot be opened ends the worker
-            if epoch == self._epoch and not self._failed.done():
-                self._failed.set_exception(error)
-
-    async def _open(self, partition: TopicPartition, epoch: int) -> None:
-        """Find the position, make or keep the shard, and let its records come.
-
-        This is where a shard's state is restored once it survives restarts.
-        """
-        position = await self._position(partition)
-        if epoch != self._epoch:
-            return
-        kept = self._kept.pop(partition, None)
-        if kept is not None and kept.position == position:
-            shard = kept  # nobody judged anything in between
-        else:
-            shard = self._new_shard(partition.partition, position)
-        self.held[partition] = Held(shard, self._new_outbox(partition.partition))
-        self._consumer.seek(partition, position)
-        self._consumer.resume(partition)
-
-    async def _position(self, partition: TopicPartition) -> int:
-        """Return the committed position, or where a group without one starts.
-
-        Raises `PositionLostError` if the broker no longer has it.
-        """
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                committed: int | None = await self._consumer.committed(partition)
-                first: int = (await self._consumer.beginning_offsets([partition]))[partition]
-                if committed is None and self._offset_reset == "latest":
-                    end: int = (await self._consumer.end_offsets([partition]))[partition]
-                    return end
-        except TimeoutError:
-            name = f"{partition.topic}[{partition.partition}]"
-            raise BrokerUnavailableError(
-                f"the broker did not say within {ANSWER_SECONDS:g} s where {name} stands"
-            ) from None
-        if committed is None:
-            return first
-        if committed < first:
-            raise PositionLostError(
-                f"{partition.topic}[{partition.partition}]: position {committed} is committed, but the broker has "
-                f"records from {first} on only: they were deleted unread. Reset the group's offsets "
-                "(kafka-consumer-groups.sh --reset-offsets) to go on."
+    def lost(self, partition: TopicPartition, error: Exception) -> None:
+        """Hear that a shard can deliver nothing more: somebody else has opened it, or the brokers are gone."""
+        held = self.held.get(partition)
+        if held is None:
+            return  # it was let go: whoever opens it next finds out what was delivered
+        if isinstance(error, Fenced):
+            log.warning("partition taken over", partition=partition.partition, error=str(error))
+            self._reopen(held)
+        elif isinstance(error, KafkaError | TimeoutError):
+            reason = str(error) or (
+                f"not acknowledged within {self._worker.delivery_timeout_seconds:g} s (worker.delivery_timeout_seconds)"
             )
-        return committed
+            self._fail(
+                DeliveryFailedError(f"what partition {partition.partition} said could not be delivered: {reason}")
+            )
+        else:
+            self._fail(error)
+
+    async def checkpoint(self, held: Held, seconds: float, *, always: bool = False) -> bool:
+        """Write a checkpoint within a deadline, and commit; without `always`, only if there is something to write.
+
+        Tell whether the shard may go on: False means that it was taken over or that nobody knows what was written.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            async with asyncio.timeout(seconds), held.checkpointing:
+                if not always and held.marker is not None and held.marker.position == held.shard.position:
+                    return True
+                held.marker = await write_checkpoint(held, self._policy)
+                held.marked_at = loop.time()
+        except (Fenced, KafkaError, TimeoutError) as error:
+            said = str(error) or f"not done within {seconds:g} s"
+            log.warning("checkpoint given up", partition=held.events.partition, error=f"{type(error).__name__}: {said}")
+            return not (isinstance(error, Fenced) or held.producer.in_transaction)
+        log.debug(
+            "checkpoint written", partition=held.events.partition, position=held.marker.position,
+            runs=held.marker.runs, seconds=round(loop.time() - begun, 3),
+        )  # fmt: skip
+        await self._commit(held)
+        return True
+
+    async def checkpoint_all(self, seconds: float) -> None:
+        """Write checkpoints where they are due; a shard whose checkpoint fails is opened anew."""
+        due = [held for held in self.held.values() if self._due(held)]
+        may_go_on = await asyncio.gather(*(self.checkpoint(held, seconds, always=True) for held in due))
+        for held, goes_on in zip(due, may_go_on, strict=True):
+            if not goes_on and self.held.get(held.events) is held:
+                self._reopen(held)
+
+    async def out_of_range(self, positions: dict[TopicPartition, int]) -> None:
+        """Hear that the broker has no events at these positions (any more): go on where the settings say, or fail."""
+        for partition in positions:
+            held = self.held.get(partition)
+            if held is not None:
+                held.shard.position = await self._opener.found(partition, held.shard.position)
+                self._consumer.seek(partition, held.shard.position)
+
+    async def close(self, seconds: float) -> None:
+        """Write a last checkpoint of every shard, and let go of all."""
+        self._new_epoch()
+        held, self.held = list(self.held.values()), {}
+        await self._let_go(held, seconds)
+        self._kept.clear()
+
+    # inside
+
+    def _new_epoch(self) -> int:
+        self.ready.clear()
+        self._epoch += 1
+        for task in self._tasks:
+            task.cancel()
+        return self._epoch
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _due(self, held: Held) -> bool:
+        position = held.marker.position if held.marker is not None else -1
+        age = asyncio.get_running_loop().time() - held.marked_at
+        moved = held.shard.position - position
+        interval = self._worker.checkpoint_interval_seconds if moved else MARKER_SECONDS
+        return moved >= self._worker.checkpoint_events or age >= interval
+
+    async def _commit(self, held: Held) -> None:
+        """Commit the position of the newest checkpoint. A refusal means that the group has moved on."""
+        if held.marker is None:
+            return
+        try:
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await self._consumer.commit({held.events: held.marker.position})
+        except (KafkaError, TimeoutError) as error:
+            log.info("commit refused", partition=held.events.partition, error=f"{type(error).__name__}: {error}")
+
+    async def _let_go(self, leaving: list[Held], seconds: float) -> None:
+        may_go_on = await asyncio.gather(*(self.checkpoint(held, seconds) for held in leaving))
+        for held, goes_on in zip(leaving, may_go_on, strict=True):
+            await held.outbox.close()
+            if goes_on and len(held.outbox) == 0:
+                self._kept[held.events] = held
+
+    def _reopen(self, held: Held) -> None:
+        """Open a shard anew that we hold as far as we know: if not, the next heartbeats will tell."""
+        self.ready.clear()
+        self.held.pop(held.events, None)
+        try:
+            self._consumer.pause(held.events)
+        except IllegalStateError:
+            return  # the group has moved on already
+        self._begin(self._reopen_later(held, self._epoch), f"reopen-{held.events.partition}")
+
+    async def _reopen_later(self, held: Held, epoch: int) -> None:
+        await held.outbox.close()
+        await asyncio.sleep(self._worker.heartbeat_interval_ms * 2 / 1000)
+        await self._open_until_open(held.events, epoch)
+
+    async def _open_until_open(self, partition: TopicPartition, epoch: int) -> None:
+        """Open a shard, again if another worker opens it too: one of the two will be told that it is not its own."""
+        try:
+            async with asyncio.timeout(self._worker.restore_timeout_seconds):
+                while not await self._open(partition, epoch):
+                    await asyncio.sleep(self._worker.heartbeat_interval_ms * 2 / 1000)
+        except asyncio.CancelledError:
+            log.debug("assignment changed while a partition was opened", partition=partition.partition)
+            raise
+        except TimeoutError:
+            self._fail(
+                RestoreFailedError(
+                    f"partition {partition.partition} was not restored within "
+                    f"{self._worker.restore_timeout_seconds:g} s (worker.restore_timeout_seconds)"
+                )
+            )
+        except Exception as error:  # noqa: BLE001 - a shard that cannot be opened ends the worker
+            self._fail(error)
+
+    async def _open(self, partition: TopicPartition, epoch: int) -> bool:
+        """Open a shard; tell whether that worked, or has become somebody else's business."""
+        try:
+            async with self._at_once:
+                held = await self._kept_or_restored(partition)
+        except Fenced as error:
+            log.warning("another worker opens this partition too", partition=partition.partition, error=str(error))
+            return False
+        except KafkaError as error:
+            if not (error.retriable or isinstance(error, KafkaConnectionError | NodeNotReadyError)):
+                raise
+            log.warning("partition not opened yet", partition=partition.partition, error=type(error).__name__)
+            return False
+        if held is None:
+            return False
+        if epoch != self._epoch:
+            await held.outbox.close()
+            return True
+        self._resume(held)
+        await self._commit(held)
+        return True
+
+    async def _kept_or_restored(self, partition: TopicPartition) -> Held | None:
+        """Take a shard from memory if nobody else has opened it since, else from the state topic.
+
+        That nobody has is shown by a checkpoint: had anybody, it would be refused.
+        """
+        seconds = self._worker.checkpoint_timeout_seconds
+        kept = self._kept.pop(partition, None)
+        if kept is not None and await self.checkpoint(kept, seconds, always=True):
+            return self._opener.renewed(kept)
+        held = await self._opener.open(partition.partition)
+        if held.marker is None and not await self.checkpoint(held, seconds, always=True):
+            await held.outbox.close()
+            return None  # the first checkpoint tells every later restore where this group's verdicts begin
+        return held
+
+    def _resume(self, held: Held) -> None:
+        try:
+            self._consumer.seek(held.events, held.shard.position)
+            self._consumer.resume(held.events)
+        except IllegalStateError:
+            return  # revoked this moment
+        self.held[held.events] = held
+        if self.held.keys() >= self.assigned:
+            log.info("partitions open", partitions=sorted(number.partition for number in self.held))
+            self.ready.set()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)

@@ -6,21 +6,35 @@ import asyncio
 import ssl
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from streamguard.errors import BrokerUnavailableError, ClusterSettingsError
+from streamguard.stream.brokers import Brokers
 
 if TYPE_CHECKING:
     from streamguard.settings import KafkaSettings, WorkerSettings
 
-__all__ = ["DEAD_LETTER_BYTES", "client_options", "make_admin", "make_consumer", "make_producer", "started"]
+__all__ = [
+    "DEAD_LETTER_BYTES",
+    "client_options",
+    "close",
+    "make_admin",
+    "make_brokers",
+    "make_consumer",
+    "make_dead_letter_producer",
+    "make_reader",
+    "started",
+]
 
 log = structlog.get_logger("streamguard.kafka")
+
+Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient | Brokers
 
 DEAD_LETTER_BYTES: Final = 16 * 1024 * 1024
 """Largest dead letter, in bytes: records that are too large for the guard still have to fit."""
@@ -28,8 +42,14 @@ DEAD_LETTER_BYTES: Final = 16 * 1024 * 1024
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes fetched of one partition at a time."""
 
-BATCH_BYTES: Final = 512 * 1024
-"""Largest batch of verdicts, in bytes: half of what a broker takes by default."""
+READER_WAIT_MS: Final = 50
+"""Longest wait of the broker for records when there are fewer than a fetch takes."""
+
+READER_BACKOFF_MS: Final = 10
+"""Wait before a reader asks again; it always does once for a topic that it does not know yet."""
+
+CLOSE_SECONDS: Final = 5.0
+"""Longest wait for a client to close."""
 
 
 def client_options(kafka: KafkaSettings) -> dict[str, Any]:
@@ -70,19 +90,28 @@ def make_consumer(kafka: KafkaSettings, worker: WorkerSettings) -> AIOKafkaConsu
     )
 
 
-def make_producer(kafka: KafkaSettings, *, idempotence: bool) -> AIOKafkaProducer:
-    """Make a producer that waits for all replicas; with `idempotence` it does not write twice when it retries.
-
-    An idempotent producer is of no use any more once the broker has refused one of its records for good (aiokafka
-    #1017): what may be refused, dead letters, needs one without.
-    """
-    return AIOKafkaProducer(
+def make_reader(kafka: KafkaSettings) -> AIOKafkaConsumer:
+    """Make a consumer of no group that reads what is committed, from where it is told."""
+    return AIOKafkaConsumer(
         **client_options(kafka),
-        acks="all",
-        enable_idempotence=idempotence,
-        max_batch_size=BATCH_BYTES,
-        max_request_size=DEAD_LETTER_BYTES,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        isolation_level="read_committed",
+        fetch_max_wait_ms=READER_WAIT_MS,
+        retry_backoff_ms=READER_BACKOFF_MS,
+        max_partition_fetch_bytes=FETCH_BYTES,
     )
+
+
+def make_dead_letter_producer(kafka: KafkaSettings) -> AIOKafkaProducer:
+    """Make the producer of dead letters: plain, since a refused record spoils an idempotent one (aiokafka #1017)."""
+    return AIOKafkaProducer(**client_options(kafka), acks="all", max_request_size=DEAD_LETTER_BYTES)
+
+
+def make_brokers(kafka: KafkaSettings, topics: tuple[str, ...]) -> Brokers:
+    """Make the client by which shards write to these topics."""
+    return Brokers(AIOKafkaClient(**client_options(kafka)), topics)
 
 
 def make_admin(kafka: KafkaSettings) -> AIOKafkaAdminClient:
@@ -90,7 +119,7 @@ def make_admin(kafka: KafkaSettings) -> AIOKafkaAdminClient:
     return AIOKafkaAdminClient(**client_options(kafka))
 
 
-async def started(client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient, kafka: KafkaSettings) -> None:
+async def started(client: Client, kafka: KafkaSettings) -> None:
     """Start a client; while no broker answers, say so and try again.
 
     Raises `BrokerUnavailableError` after `kafka.connect_timeout_seconds`.
@@ -103,7 +132,7 @@ async def started(client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminCli
                 await client.start()
         except (KafkaConnectionError, TimeoutError, OSError) as error:
             if time.monotonic() + 1.0 >= give_up:
-                await _abandon(client)
+                await close(client)
                 raise BrokerUnavailableError(
                     f"no Kafka broker answered at {kafka.bootstrap} within {kafka.connect_timeout_seconds:g} s "
                     f"({type(error).__name__}). Is it running, and is kafka.bootstrap right?"
@@ -111,20 +140,19 @@ async def started(client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminCli
             log.warning("no broker answers yet", bootstrap=kafka.bootstrap, seconds_left=round(left))
             await asyncio.sleep(1.0)
         except KafkaError as error:
-            await _abandon(client)
+            await close(client)
             raise BrokerUnavailableError(f"the Kafka at {kafka.bootstrap} refused: {error}") from error
         else:
             return
 
 
-async def _abandon(client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient) -> None:
-    """Close what a failed start left open."""
-    close = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
+async def close(client: Client) -> None:
+    """Close a client; one that does not close in time is left to the end of the process."""
     try:
-        async with asyncio.timeout(5):
-            await close()
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
     except (KafkaError, TimeoutError, OSError) as error:
-        log.debug("client not closed cleanly", error=type(error).__name__)
+        log.warning("client did not close in time", client=type(client).__name__, error=type(error).__name__)
 
 
 def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:

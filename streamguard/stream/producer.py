@@ -14,7 +14,8 @@ of its own), so the requests are made here, on aiokafka's client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
@@ -25,7 +26,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from streamguard.stream.brokers import Brokers
 
-__all__ = ["FencedProducer", "Record"]
+__all__ = ["FencedProducer", "Record", "Transaction"]
 
 ALL_REPLICAS: Final = -1
 NOBODY: Final = -1
@@ -45,6 +46,19 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes]] = ()
 
 
+class Transaction:
+    """An open transaction."""
+
+    def __init__(self, producer: FencedProducer, partition: TopicPartition) -> None:
+        self._producer = producer
+        self._partition = partition
+
+    async def write(self, records: Iterable[Record]) -> None:
+        """Append records; they become visible when the transaction ends."""
+        transactional = bool(self._producer.transactional_id)
+        await self._producer.write(self._partition, records, transactional=transactional)
+
+
 class FencedProducer:
     """Writes for one shard. Once `Fenced` was raised, or a call was given up, it must be opened anew.
 
@@ -58,6 +72,7 @@ class FencedProducer:
         self.transactional_id = transactional_id or ""
         self.producer_id = NOBODY
         self.epoch = NOBODY
+        self.in_transaction = False  # also after one that was given up
         self._brokers = brokers
         self._request_timeout_ms = request_timeout_ms
         self._transaction_timeout_ms = transaction_timeout_ms
@@ -74,31 +89,38 @@ class FencedProducer:
 
         self.producer_id, self.epoch = await self._ask_coordinator(request, answer)
         self._sequences.clear()
-        await self.transaction(fenced, ())
         # The end of a transaction is answered before its markers stand in the partitions; the next one can only begin
         # once they do. Then the fence is up.
-        await self.transaction(fenced, ())
+        for _ in range(2):
+            async with self.transaction(*fenced):
+                pass
 
     async def append(self, partition: TopicPartition, records: Iterable[Record]) -> int:
-        """Append records outside of any transaction; return the offset after them, when all replicas have them."""
-        end = 0
-        for batch, count in _batches(records, transactional=False):
-            end = await self._produce(partition, batch, count, None)
-        return end
+        """Append records outside of any transaction; return the offset after them, -1 if not known."""
+        return await self.write(partition, records, transactional=False)
 
-    async def transaction(self, partitions: Sequence[TopicPartition], records: Iterable[Record]) -> None:
+    @asynccontextmanager
+    async def transaction(self, *partitions: TopicPartition) -> AsyncIterator[Transaction]:
         """Write records to the first of the partitions: all become visible, or none.
 
-        The other partitions are part of the transaction too: its end carries our epoch to their leaders.
+        The other partitions are part of the transaction too: its end carries our epoch to their leaders. If the block
+        raises, the transaction stays open until the shard is opened anew.
         """
-        if not self.transactional_id:
-            await self.append(partitions[0], records)
-            return
-        await self._add(partitions)
-        for batch, count in _batches(records, transactional=True):
-            await self._produce(partitions[0], batch, count, self.transactional_id)
+        self.in_transaction = True
+        if self.transactional_id:
+            await self._add(partitions)
+        yield Transaction(self, partitions[0])
+        if self.transactional_id:
+            await self._end()
+        self.in_transaction = False
+
+    async def write(self, partition: TopicPartition, records: Iterable[Record], *, transactional: bool) -> int:
+        """Append records, within the open transaction or outside; return the offset after them, -1 if not known."""
+        end = NOBODY
+        for batch, count in _batches(records, transactional=transactional):
+            end = await self._produce(partition, batch, count, self.transactional_id if transactional else None)
             await asyncio.sleep(0)
-        await self._end()
+        return end
 
     async def _add(self, partitions: Sequence[TopicPartition]) -> None:
         topics: dict[str, list[int]] = {}

@@ -13,13 +13,22 @@ from streamguard.errors import BrokerUnavailableError, TopicMismatchError, Topic
 from streamguard.stream.kafka import DEAD_LETTER_BYTES, make_admin, started
 
 if TYPE_CHECKING:
-    from streamguard.settings import Settings, TopicSettings
+    from streamguard.settings import Settings
 
 __all__ = ["Partitions", "check_topics", "create_topics"]
 
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
 VISIBLE_SECONDS: Final = 10.0
+
+STATE_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup_policy": "compact",
+    "segment_bytes": str(32 * 1024 * 1024),  # the segment that is being written is never compacted: keep it small
+    "segment_ms": "600000",
+    "min_cleanable_dirty_ratio": "0.1",
+    "delete_retention_ms": "3600000",  # longer than any restore takes
+}
+"""What keeps the state topic at about the size of the live runs."""
 
 
 class Partitions(NamedTuple):
@@ -39,21 +48,21 @@ async def create_topics(settings: Settings) -> dict[str, str]:
     admin = make_admin(settings.kafka)
     await started(admin, settings.kafka)
     try:
-        counts = await _partition_counts(admin, topics)
+        counts = await _partition_counts(admin, settings)
         wanted = topics.partitions
-        for name in (topics.events, topics.verdicts):
+        for name in (topics.events, topics.verdicts, settings.state_topic):
             if name in counts and counts[name] != wanted:
                 raise TopicMismatchError(
                     f"topic {name} exists with {counts[name]} partitions, but {wanted} are wanted (topics.partitions). "
                     "Never add partitions under live runs: their keys would move. Set topics.partitions to "
                     f"{counts[name]}, or use other topics."
                 )
-        missing = [topic for topic in _wanted(topics) if topic.name not in counts]
+        missing = [topic for topic in _wanted(settings) if topic.name not in counts]
         if missing:
             _raise_refusals(await admin.create_topics(missing))
-            await _visible(admin, topics)
+            await _visible(admin, settings)
         created = {topic.name for topic in missing}
-        return {topic.name: "created" if topic.name in created else "exists" for topic in _wanted(topics)}
+        return {topic.name: "created" if topic.name in created else "exists" for topic in _wanted(settings)}
     except (KafkaError, TimeoutError) as error:
         raise BrokerUnavailableError(f"the topics could not be created: {error or 'no answer in time'}") from error
     finally:
@@ -69,26 +78,35 @@ async def check_topics(settings: Settings) -> Partitions:
     admin = make_admin(settings.kafka)
     await started(admin, settings.kafka)
     try:
-        counts = await _partition_counts(admin, topics)
+        counts = await _partition_counts(admin, settings)
     except KafkaError as error:
         raise BrokerUnavailableError(f"the topics could not be looked at: {error}") from error
     finally:
         await admin.close()
-    missing = [name for name in (topics.events, topics.verdicts, topics.dead_letters) if name not in counts]
+    missing = [name for name in _names(settings) if name not in counts]
     if missing:
         raise TopicMissingError(
-            f"no topic {', '.join(missing)} at {settings.kafka.bootstrap}: run `streamguard topics create`"
+            f"no topic {', '.join(missing)} that we may see at {settings.kafka.bootstrap}: "
+            "run `streamguard topics create`, or allow this user to describe them (README, ACLs)"
         )
-    events, verdicts = counts[topics.events], counts[topics.verdicts]
-    if events != verdicts:
-        raise TopicMismatchError(
-            f"{topics.events} has {events} partitions and {topics.verdicts} has {verdicts}: "
-            "a verdict goes to the partition number of its event, so they must be equal"
-        )
+    events = counts[topics.events]
+    for name in (topics.verdicts, settings.state_topic):
+        if counts[name] != events:
+            raise TopicMismatchError(
+                f"{topics.events} has {events} partitions and {name} has {counts[name]}: "
+                "verdicts and state go to the partition number of their events, so they must be equal"
+            )
     return Partitions(events, counts[topics.dead_letters])
 
 
-def _wanted(topics: TopicSettings) -> list[NewTopic]:
+def _names(settings: Settings) -> tuple[str, ...]:
+    topics = settings.topics
+    return (topics.events, topics.verdicts, topics.dead_letters, settings.state_topic)
+
+
+def _wanted(settings: Settings) -> list[NewTopic]:
+    topics = settings.topics
+
     def topic(name: str, **configs: str) -> NewTopic:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         return NewTopic(name, topics.partitions, topics.replication_factor, topic_configs=named)
@@ -103,23 +121,24 @@ def _wanted(topics: TopicSettings) -> list[NewTopic]:
             retention_ms=retention,
             max_message_bytes=str(DEAD_LETTER_BYTES),
         ),
+        topic(settings.state_topic, **STATE_CONFIGS),
     ]
 
 
-async def _partition_counts(admin: AIOKafkaAdminClient, topics: TopicSettings) -> Mapping[str, int]:
+async def _partition_counts(admin: AIOKafkaAdminClient, settings: Settings) -> Mapping[str, int]:
     """Return the partition counts of those of our topics that exist.
 
     All topics are asked for: asking by name lets a broker with auto.create.topics.enable make what is missing.
     """
-    ours = {topics.events, topics.verdicts, topics.dead_letters}
+    ours = set(_names(settings))
     described: list[dict[str, Any]] = await admin.describe_topics()
     return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["topic"] in ours}
 
 
-async def _visible(admin: AIOKafkaAdminClient, topics: TopicSettings) -> None:
+async def _visible(admin: AIOKafkaAdminClient, settings: Settings) -> None:
     """Wait until the broker that was asked knows the topics too: it hears of them a moment after the controller."""
     async with asyncio.timeout(VISIBLE_SECONDS):
-        while len(await _partition_counts(admin, topics)) < len(_wanted(topics)):
+        while len(await _partition_counts(admin, settings)) < len(_names(settings)):
             await asyncio.sleep(0.05)
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from streamguard.errors import BrokerUnavailableError, PositionLostError
-from streamguard.guard import Guard, Limits
+from streamguard.errors import BrokerUnavailableError
 from streamguard.policy import PolicySet
-from streamguard.stream.assignment import Assignment, Held
-from streamguard.stream.kafka import make_consumer, make_producer, started
-from streamguard.stream.outbox import Outbox
-from streamguard.stream.shard import Shard
-from streamguard.stream.topics import Partitions, check_topics
+from streamguard.stream.assignment import Assignment
+from streamguard.stream.delivery import DeadLetters
+from streamguard.stream.held import Held
+from streamguard.stream.kafka import close, make_brokers, make_consumer, make_dead_letter_producer, started
+from streamguard.stream.opening import Clients, Lost, Opener
+from streamguard.stream.topics import check_topics
+from streamguard.stream.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
@@ -29,21 +30,14 @@ log = structlog.get_logger("streamguard.worker")
 POLL_MS: Final = 200
 """Longest wait for records before the pump looks whether it should stop."""
 
-CLOSE_SECONDS: Final = 5.0
-"""Longest wait for a client to close; the process ends all the same."""
-
-
-class Producers(NamedTuple):
-    """The clients that write: one for verdicts, one for dead letters."""
-
-    verdicts: AIOKafkaProducer
-    dead_letters: AIOKafkaProducer
+CHECKPOINT_TICK_SECONDS: Final = 0.25
+"""How often it is looked whether a checkpoint is due."""
 
 
 class Worker:
     """One member of the consumer group.
 
-    `await run()` returns after `stop()` once everything judged is acknowledged and committed. Raises a subclass of
+    `await run()` returns after `stop()` once everything judged is acknowledged and written down. Raises a subclass of
     `StreamguardError` if it cannot start or go on.
     """
 
@@ -62,7 +56,7 @@ class Worker:
         self._stopping.set()
 
     async def ready(self) -> None:
-        """Wait until it is a member of the group and holds its partitions."""
+        """Wait until it is a member of the group and its partitions are restored."""
         await self._ready.wait()
         if self._assignment is not None:
             await self._assignment.ready.wait()
@@ -89,107 +83,84 @@ class Worker:
 
     async def _live(self) -> None:
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        partitions = await check_topics(self.settings)
-        kafka = self.settings.kafka
-        consumer = make_consumer(kafka, self.settings.worker)
-        producers = Producers(
-            make_producer(kafka, idempotence=kafka.idempotence), make_producer(kafka, idempotence=False)
-        )
+        settings = self.settings
+        counts = await check_topics(settings)
+        consumer = make_consumer(settings.kafka, settings.worker)
+        brokers = make_brokers(settings.kafka, (settings.topics.verdicts, settings.state_topic))
+        dead_letters = make_dead_letter_producer(settings.kafka)
+        clients = (brokers, dead_letters, consumer)
         try:
-            for client in (*producers, consumer):
-                await started(client, kafka)
-            assignment = self._join(consumer, producers, partitions, failed)
+            for client in clients:
+                await started(client, settings.kafka)
+            letters = DeadLetters(dead_letters, settings.topics.dead_letters, counts.dead_letters)
+            assignment = self._join(Clients(consumer, brokers, letters), failed)
+            log.info(
+                "worker started", group=settings.worker.group, topic=settings.topics.events, partitions=counts.events
+            )
             await self._until_stopped(consumer, assignment, failed)
         finally:
             failed.cancel()
-            for client in (consumer, *producers):
-                await _close(client)
+            for client in reversed(clients):
+                await close(client)
         log.info("worker stopped", verdicts=dict(self.verdicts), dead_letters=self.dead_letters)
 
-    def _join(
-        self,
-        consumer: AIOKafkaConsumer,
-        producers: Producers,
-        partitions: Partitions,
-        failed: asyncio.Future[None],
-    ) -> Assignment:
+    def _join(self, clients: Clients, failed: asyncio.Future[None]) -> Assignment:
         """Subscribe; partitions come with the group's first rebalance."""
-        topics = self.settings.topics
+        settings = self.settings
 
-        def new_outbox(partition: int) -> Outbox:
-            return Outbox(
-                *producers,
-                partition,
-                failed,
-                verdicts_topic=topics.verdicts,
-                dead_letter_topic=topics.dead_letters,
-                dead_letter_partition=partition % partitions.dead_letters,
-                seconds=self.settings.worker.delivery_timeout_seconds,
-            )
+        def new_opener(lost: Lost) -> Opener:
+            return Opener(clients, settings, self._policies, lost)
 
-        assignment = Assignment(
-            consumer,
-            failed,
-            new_shard=self._new_shard,
-            new_outbox=new_outbox,
-            offset_reset=self.settings.worker.offset_reset,
-        )
-        consumer.subscribe([topics.events], listener=assignment)
+        assignment = Assignment(clients.consumer, new_opener, failed, settings.worker, self._policies.fingerprint)
+        clients.consumer.subscribe([settings.topics.events], listener=assignment)
         self._assignment = assignment
         self._ready.set()
-        log.info("worker started", group=self.settings.worker.group, topic=topics.events, partitions=partitions.events)
         return assignment
-
-    def _new_shard(self, partition: int, position: int) -> Shard:
-        limits = self.settings.limits
-        guard = Guard(
-            self._policies,
-            Limits(runs=limits.runs, idle_ms=limits.idle_seconds * 1000, waiting_calls=limits.waiting_calls),
-        )
-        return Shard(partition, guard, position, record_bytes=limits.record_bytes, json_depth=limits.json_depth)
 
     async def _until_stopped(
         self, consumer: AIOKafkaConsumer, assignment: Assignment, failed: asyncio.Future[None]
     ) -> None:
-        pump: asyncio.Task[None] = asyncio.create_task(self._pump(consumer, assignment), name="pump")
-        commits = asyncio.create_task(self._commit_regularly(assignment), name="commits")
+        watchdog = Watchdog(consumer, assignment, self.settings)
+        pump = asyncio.create_task(self._pump(consumer, assignment, watchdog), name="pump")
+        checkpoints = asyncio.create_task(self._checkpoint_regularly(assignment), name="checkpoints")
+        watching = asyncio.create_task(watchdog.watch(), name="watchdog")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
-        tasks: tuple[asyncio.Task[Any], ...] = (pump, commits, stopping)
+        tasks: tuple[asyncio.Task[Any], ...] = (pump, checkpoints, watching, stopping)
         try:
             waited: set[asyncio.Future[Any]] = {*tasks, failed}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
-            await self._drain(pump, assignment)
-            for done in (failed, pump, commits):
+            grace = self.settings.worker.stop_grace_seconds
+            await asyncio.wait({pump}, timeout=grace / 4)
+            checkpoints.cancel()
+            await assignment.close(grace * 3 / 4)
+            for done in (failed, pump, checkpoints, watching):
                 if done.done() and not done.cancelled():
                     done.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await assignment.close()
 
-    async def _drain(self, pump: asyncio.Task[None], assignment: Assignment) -> None:
-        """Judge what is at hand, let it be acknowledged, commit; within the grace time."""
-        grace = self.settings.worker.stop_grace_seconds
-        await asyncio.wait({pump}, timeout=grace / 2)
-        await assignment.settle(dict(assignment.held), grace / 2)
-
-    async def _commit_regularly(self, assignment: Assignment) -> None:
+    async def _checkpoint_regularly(self, assignment: Assignment) -> None:
         while True:
-            await asyncio.sleep(self.settings.worker.commit_interval_seconds)
-            await assignment.commit()
+            await asyncio.sleep(CHECKPOINT_TICK_SECONDS)
+            await assignment.checkpoint_all(self.settings.worker.checkpoint_timeout_seconds)
 
-    async def _pump(self, consumer: AIOKafkaConsumer, assignment: Assignment) -> None:
-        """Read and judge; never waits for anything but records, unless too much is unacknowledged."""
+    async def _pump(self, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> None:
+        """Read and judge; never waits for anything but records."""
         while not self._stopping.is_set():
-            for partition, records in (await self._fetch(consumer)).items():
+            watchdog.pump_turned()
+            for partition, records in (await self._fetch(consumer, assignment)).items():
                 held = assignment.held.get(partition)
                 if held is not None:
-                    await self._judge(partition, held, records, assignment)
+                    await self._judge(held, records, assignment)
+            self._throttle(consumer, assignment)
             await asyncio.sleep(0)
 
-    async def _fetch(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[ConsumerRecord]]:
+    async def _fetch(
+        self, consumer: AIOKafkaConsumer, assignment: Assignment
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
         try:
             records: dict[TopicPartition, list[ConsumerRecord]] = await consumer.getmany(
                 timeout_ms=POLL_MS, max_records=self.settings.worker.slice_records
@@ -197,10 +168,8 @@ class Worker:
         except NoOffsetForPartitionError:
             return {}  # a partition that is being opened: its position is set there
         except OffsetOutOfRangeError as error:
-            raise PositionLostError(
-                f"the broker has no records at the position of this worker: {error}. They were deleted unread, or the "
-                "topic was made anew. Reset the group's offsets (kafka-consumer-groups.sh --reset-offsets) to go on."
-            ) from error
+            await assignment.out_of_range(error.args[0])
+            return {}
         except KafkaError as error:
             if not error.retriable:
                 raise
@@ -209,25 +178,32 @@ class Worker:
             return {}
         return records
 
-    async def _judge(
-        self, partition: TopicPartition, held: Held, records: list[ConsumerRecord], assignment: Assignment
-    ) -> None:
+    async def _judge(self, held: Held, records: list[ConsumerRecord], assignment: Assignment) -> None:
         """Judge in slices; between two, heartbeats and acknowledgements get their turn."""
         start = 0
-        while start < len(records) and assignment.held.get(partition) is held:
+        while start < len(records) and assignment.held.get(held.events) is held:
             done = held.shard.judge(records, start, self.settings.worker.slice_ms / 1000)
             self.judged += done.next - start
             start = done.next
-            held.outbox.put(done.verdicts, done.dead_letters)
-            self.verdicts.update(verdict.action for verdict in done.verdicts)
+            verdicts = held.not_said(done.verdicts)
+            held.outbox.put(verdicts, done.dead_letters)
+            self.verdicts.update(verdict.action for verdict in verdicts)
             self.dead_letters += len(done.dead_letters)
-            await held.outbox.emptied_to(self.settings.worker.max_inflight)
             await asyncio.sleep(0)
 
-
-async def _close(client: AIOKafkaConsumer | AIOKafkaProducer) -> None:
-    try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await client.stop()
-    except (KafkaError, TimeoutError, OSError) as error:
-        log.warning("client did not close in time", client=type(client).__name__, error=type(error).__name__)
+    def _throttle(self, consumer: AIOKafkaConsumer, assignment: Assignment) -> None:
+        """Stop reading a partition while too much of what it said is not acknowledged."""
+        most = self.settings.worker.max_inflight
+        for held in assignment.held.values():
+            if held.paused == (len(held.outbox) > (most // 2 if held.paused else most)):
+                continue
+            held.paused = not held.paused
+            try:
+                (consumer.pause if held.paused else consumer.resume)(held.events)
+            except IllegalStateError:
+                continue  # revoked this moment
+            log.info(
+                "reading paused, verdicts wait for the broker" if held.paused else "reading resumed",
+                partition=held.events.partition,
+                waiting=len(held.outbox),
+            )

@@ -36,7 +36,7 @@ def settings_for(bootstrap: str) -> Settings:
         topics=msgspec.structs.replace(
             base.topics, events=f"{prefix}.events", verdicts=f"{prefix}.verdicts", dead_letters=f"{prefix}.dlq"
         ),
-        worker=msgspec.structs.replace(base.worker, group=prefix, commit_interval_seconds=0.2),
+        worker=msgspec.structs.replace(base.worker, group=prefix, checkpoint_interval_seconds=0.2),
     )
 
 

@@ -81,7 +81,7 @@ class ApacheKafka:
         cluster = uuid.uuid4().hex
         try:
             properties = self._write_properties()
-            self._format(properties, cluster)
+            format_storage(self._command, properties, cluster)
             self._process = ServerProcess([*self._command, "kafka.Kafka", properties])
             wait_until_it_answers(self._process, self.bootstrap, cluster)
         except BaseException:
@@ -101,12 +101,6 @@ class ApacheKafka:
         file = self._folder / "server.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return file
-
-    def _format(self, properties: Path, cluster: str) -> None:
-        command = [*self._command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_SECONDS)
-        if done.returncode != 0:
-            raise CannotResolveError(f"Kafka's storage cannot be formatted: {(done.stdout + done.stderr)[-2000:]}")
 
     def stop(self) -> None:
         """Stop it and leave nothing behind."""
@@ -158,6 +152,14 @@ class DockerKafka:
         self._process.stop(STOP_SECONDS)
         remove = [self._docker, "rm", "--force", self._name]
         subprocess.run(remove, check=False, capture_output=True, timeout=60)
+
+
+def format_storage(command: Sequence[str], properties: Path, cluster: str) -> None:
+    """Prepare the data folder that the properties name; `command` is Java with the jars. Raises CannotResolveError."""
+    arguments = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=START_SECONDS)
+    if done.returncode != 0:
+        raise CannotResolveError(f"Kafka's storage cannot be formatted: {(done.stdout + done.stderr)[-2000:]}")
 
 
 def wait_until_it_answers(process: ServerProcess, bootstrap: str, cluster: str) -> None:

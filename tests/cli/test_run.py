@@ -106,12 +106,13 @@ async def test_topics_are_created_and_found(broker: Any, topic_prefix: str) -> N
         "STREAMGUARD_TOPICS_EVENTS": f"{topic_prefix}.e",
         "STREAMGUARD_TOPICS_VERDICTS": f"{topic_prefix}.v",
         "STREAMGUARD_TOPICS_DEAD_LETTERS": f"{topic_prefix}.d",
+        "STREAMGUARD_WORKER_GROUP": f"{topic_prefix}.g",
     }
     command = ("topics", "create", "--bootstrap", broker.bootstrap, "--partitions", "3")
     first, second = (streamguard(*command, variables=variables) for _ in range(2))
     refused = streamguard(*command[:-1], "4", variables=variables)
 
-    assert (0, 3) == (first.returncode, first.stdout.count("created "))
-    assert (0, 3) == (second.returncode, second.stdout.count("exists "))
+    assert (0, 4) == (first.returncode, first.stdout.count("created "))
+    assert (0, 4) == (second.returncode, second.stdout.count("exists "))
     assert 1 == refused.returncode
     assert "3 partitions, but 4 are wanted" in refused.stderr

@@ -41,7 +41,7 @@ class Cluster:
             worker=_with(
                 base.worker,
                 group=f"{prefix}.group",
-                commit_interval_seconds=0.2,
+                checkpoint_interval_seconds=0.2,
                 session_timeout_ms=6_000,  # the embedded broker lets members join after half of it
                 heartbeat_interval_ms=500,
             ),

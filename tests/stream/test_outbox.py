@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from aiokafka.errors import KafkaTimeoutError
 
-from streamguard.errors import DeliveryFailedError
 from streamguard.events import Source
+from streamguard.stream.deadletter import DeadLetter
 from streamguard.stream.outbox import Outbox
 from streamguard.verdicts import Verdict
 
 
-class Batch:
-    """A batch as the producer makes it; it is never full."""
-
-    def append(self, **_: object) -> object:
-        """Take a record."""
-        return self
-
-
-class Producer:
-    """A producer whose broker acknowledges when told to, or never."""
+class Broker:
+    """A delivery whose broker acknowledges when told to, or never."""
 
     def __init__(self) -> None:
         self.sent: list[asyncio.Future[None]] = []
 
-    def create_batch(self) -> Batch:
-        """Return an empty batch."""
-        return Batch()
-
-    async def send_batch(self, *_: object, **__: object) -> asyncio.Future[None]:
-        """Hand a batch over."""
+    async def verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Hand verdicts over, and wait for their acknowledgement."""
+        assert verdicts
         self.sent.append(asyncio.get_running_loop().create_future())
-        return self.sent[-1]
+        await self.sent[-1]
+
+    async def dead_letter(self, letter: DeadLetter) -> None:
+        """Take no dead letter: there is none here."""
+        raise AssertionError(letter)
 
 
 def verdict(offset: int) -> Verdict:
@@ -45,18 +38,9 @@ def verdict(offset: int) -> Verdict:
     )
 
 
-def outbox(producer: Any, failed: asyncio.Future[None], seconds: float = 60) -> Outbox:
-    """Make an outbox that uses this producer."""
-    return Outbox(
-        producer,
-        producer,
-        0,
-        failed,
-        verdicts_topic="agent.verdicts",
-        dead_letter_topic="agent.events.dlq",
-        dead_letter_partition=0,
-        seconds=seconds,
-    )
+def outbox(broker: Broker, lost: list[Exception], seconds: float = 60) -> Outbox:
+    """Make an outbox that delivers to this broker."""
+    return Outbox(broker, lost.append, seconds=seconds)
 
 
 async def until(condition: Any) -> None:
@@ -68,57 +52,72 @@ async def until(condition: Any) -> None:
 
 async def test_one_batch_is_under_way_at_a_time() -> None:
     """What comes while a batch is under way waits for its acknowledgement, and then goes as one batch."""
-    producer, failed = Producer(), asyncio.get_running_loop().create_future()
-    box = outbox(producer, failed)
+    broker = Broker()
+    box = outbox(broker, [])
     box.put([verdict(1)], [])
-    await until(lambda: producer.sent)
+    await until(lambda: broker.sent)
     box.put([verdict(3)], [])
     box.put([verdict(5)], [])
-    before = (len(producer.sent), len(box), box.oldest)
-    producer.sent[0].set_result(None)
-    await until(lambda: len(producer.sent) == 2)
+    before = (len(broker.sent), len(box), box.oldest)
+    broker.sent[0].set_result(None)
+    await until(lambda: len(broker.sent) == 2)
     after = (len(box), box.oldest)
-    producer.sent[1].set_result(None)
-    await box.emptied_to(0)
+    broker.sent[1].set_result(None)
+    await box.acknowledged_below(6)
     await box.close()
 
     assert ((1, 3, 1), (2, 3), None) == (before, after, box.oldest)
 
 
-async def test_a_refused_batch_fails_the_worker_and_stays_pending() -> None:
-    """When the broker does not take a batch the failure is told, and nothing counts as acknowledged."""
-    producer, failed = Producer(), asyncio.get_running_loop().create_future()
-    box = outbox(producer, failed)
+async def test_a_position_is_reached_though_newer_answers_wait() -> None:
+    """Whoever waits for everything below an offset does not wait for what is about later events."""
+    broker = Broker()
+    box = outbox(broker, [])
     box.put([verdict(1)], [])
-    await until(lambda: producer.sent)
-    producer.sent[0].set_exception(KafkaTimeoutError())
-    with pytest.raises(DeliveryFailedError, match=r"agent.verdicts\[0\]"):
-        await box.emptied_to(0)
+    await until(lambda: broker.sent)
+    box.put([verdict(7)], [])
+    waiting = asyncio.create_task(box.acknowledged_below(7))
+    broker.sent[0].set_result(None)
+    async with asyncio.timeout(10):
+        reached = await waiting
     await box.close()
 
-    assert 1 == box.oldest
-    assert isinstance(failed.exception(), DeliveryFailedError)
+    assert (True, 1) == (reached, len(box))
+
+
+async def test_what_is_refused_is_told_and_stays_pending() -> None:
+    """When the broker does not take a batch that is told once, and nothing counts as acknowledged."""
+    broker, lost = Broker(), list[Exception]()
+    box = outbox(broker, lost)
+    box.put([verdict(1)], [])
+    await until(lambda: broker.sent)
+    broker.sent[0].set_exception(KafkaTimeoutError())
+    reached = await box.acknowledged_below(2)
+    await box.close()
+
+    assert (False, 1, [KafkaTimeoutError]) == (reached, box.oldest, [type(error) for error in lost])
 
 
 async def test_no_acknowledgement_in_time_is_a_failure() -> None:
     """A broker that never answers is not waited for beyond the time allowed."""
-    failed = asyncio.get_running_loop().create_future()
-    box = outbox(Producer(), failed, seconds=0.01)
+    lost: list[Exception] = []
+    box = outbox(Broker(), lost, seconds=0.01)
     box.put([verdict(1)], [])
-    with pytest.raises(DeliveryFailedError, match="not acknowledged within"):
-        await box.emptied_to(0)
+    reached = await box.acknowledged_below(2)
     await box.close()
+
+    assert (False, [TimeoutError]) == (reached, [type(error) for error in lost])
 
 
 async def test_closing_leaves_nobody_waiting() -> None:
-    """Whoever waits for room goes on when the partition is taken away, whatever is still pending."""
-    producer, failed = Producer(), asyncio.get_running_loop().create_future()
-    box = outbox(producer, failed)
+    """Whoever waits for acknowledgements goes on when the partition is taken away, whatever is still pending."""
+    broker, lost = Broker(), list[Exception]()
+    box = outbox(broker, lost)
     box.put([verdict(1)], [])
-    waiting = asyncio.create_task(box.emptied_to(0))
-    await until(lambda: producer.sent)
+    waiting = asyncio.create_task(box.acknowledged_below(2))
+    await until(lambda: broker.sent)
     await box.close()
     async with asyncio.timeout(10):
-        await waiting
+        reached = await waiting
 
-    assert (1, False) == (len(box), failed.done())
+    assert (False, 1, []) == (reached, len(box), lost)

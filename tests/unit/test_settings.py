@@ -60,7 +60,7 @@ def test_variables_are_converted(tmp_path: Path) -> None:
         ("[kafka]\nsecurity_protocol = 'TLS'", {}, "kafka.security_protocol is 'TLS'"),
         ("[kafka]\nsecurity_protocol = 'SASL_SSL'", {}, "kafka.sasl_username and a password are needed"),
         ("[worker]\nheartbeat_interval_ms = 20000", {}, "at most a third of worker.session_timeout_ms"),
-        ("[topics]\nverdicts = 'agent.events'", {}, "must be three different topics"),
+        ("[topics]\nverdicts = 'agent.events'", {}, "must be four different topics"),
         ("[topics]\nevents = 'a b'", {}, "topics.events is 'a b'"),
         ("", {"STREAMGUARD_LIMIT_RUNS": "1"}, "STREAMGUARD_LIMIT_RUNS: no setting has this variable; did you mean"),
         ("", {"STREAMGUARD_LIMITS_RUNS": "many"}, "STREAMGUARD_LIMITS_RUNS: limits.runs is 'many'"),

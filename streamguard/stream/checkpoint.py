@@ -1,0 +1,87 @@
+"""Checkpoints: everything a successor needs to go on from one position of a partition, written as one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from streamguard.guard.runs import Change
+from streamguard.stream.brokers import Fenced
+from streamguard.stream.producer import Record
+
+if TYPE_CHECKING:
+    from streamguard.stream.held import Held
+
+__all__ = ["MARKER_KEY", "Marker", "decode_marker", "write_checkpoint"]
+
+MARKER_KEY: Final = b" checkpoint"
+"""The key of a marker: no run can have it, since run ids are stripped of blanks."""
+
+WRITE_RUNS: Final = 64
+"""Runs written between two turns of the event loop: a few milliseconds."""
+
+
+class Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """The last record of a checkpoint: what the runs before it on the state topic are the state of.
+
+    `position` is the next event to judge; `verdicts` an offset of the verdict topic before which everything is about
+    earlier events; `time` the stream time in milliseconds.
+    """
+
+    version: int = 1
+    position: int
+    verdicts: int
+    time: int
+    runs: int
+    policy: str
+    epoch: int
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Marker).decode
+
+
+def decode_marker(value: bytes) -> Marker:
+    """Read a marker."""
+    return _decode(value)
+
+
+async def write_checkpoint(held: Held, policy: str) -> Marker:
+    """Write what changed since the last checkpoint.
+
+    1. note the position, and begin to capture the runs as they are there;
+    2. wait until every verdict about events before it is acknowledged;
+    3. in one transaction: the runs that changed, tombstones of those that are over, and the marker.
+
+    Committing the position for the group is left to the caller: the marker is what a restore goes by.
+    Raises `Fenced` if the shard was taken over, `TimeoutError` if the caller's deadline passed. After a failure in step
+    3 the shard must be opened anew; before, nothing has happened.
+    """
+    marker = Marker(
+        position=held.shard.position,
+        verdicts=held.delivery.end,
+        time=held.shard.guard.time,
+        runs=len(held.shard.guard),
+        policy=policy,
+        epoch=held.producer.epoch,
+    )
+    capture = held.shard.guard.capture()
+    delivered = False
+    try:
+        delivered = await held.outbox.acknowledged_below(marker.position)
+    finally:
+        if not delivered:
+            held.shard.guard.give_up(capture)
+    if not delivered:
+        raise Fenced("answers can no longer be delivered")
+    async with held.producer.transaction(held.state, held.verdicts) as transaction:
+        while changes := capture.write(WRITE_RUNS):
+            await transaction.write(_records(changes))
+        await transaction.write([Record(MARKER_KEY, _encode(marker))])
+    return marker
+
+
+def _records(changes: Iterable[Change]) -> Iterable[Record]:
+    return (Record(run_id.encode("utf-8", "replace"), snapshot) for run_id, snapshot in changes)

@@ -1,0 +1,64 @@
+"""A partition that this worker holds: its shard, what it writes with, and how it came to be open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from aiokafka import TopicPartition
+
+from streamguard.stream.checkpoint import Marker
+from streamguard.stream.delivery import KafkaDelivery
+from streamguard.stream.outbox import Outbox
+from streamguard.stream.producer import FencedProducer
+from streamguard.stream.shard import Shard
+from streamguard.verdicts import Verdict
+
+__all__ = ["Held", "Partitions"]
+
+
+class Partitions:
+    """The three partitions of one number that belong to one shard."""
+
+    __slots__ = ("events", "number", "state", "verdicts")
+
+    def __init__(self, number: int, *, events: str, verdicts: str, state: str) -> None:
+        self.number = number
+        self.events = TopicPartition(events, number)
+        self.verdicts = TopicPartition(verdicts, number)
+        self.state = TopicPartition(state, number)
+
+
+class Held:
+    """An open partition."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        shard: Shard,
+        *,
+        producer: FencedProducer,
+        delivery: KafkaDelivery,
+        outbox: Outbox,
+        said: set[str],
+    ) -> None:
+        self.events = partitions.events
+        self.state = partitions.state
+        self.verdicts = partitions.verdicts
+        self.shard = shard
+        self.producer = producer
+        self.delivery = delivery
+        self.outbox = outbox
+        self.said = said  # verdicts that a predecessor published after its last checkpoint
+        self.marker: Marker | None = None  # of the newest checkpoint
+        self.marked_at = 0.0  # when that was, by the event loop's clock
+        self.paused = False  # too much is not acknowledged
+        self.checkpointing = asyncio.Lock()
+
+    def not_said(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+        """Leave out what a predecessor has published already."""
+        if not self.said or not verdicts:
+            return verdicts
+        fresh = [verdict for verdict in verdicts if verdict.verdict_id not in self.said]
+        self.said.difference_update(verdict.verdict_id for verdict in verdicts)
+        return fresh
