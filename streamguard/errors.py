@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BadSignatureError",
     "BrokerUnavailableError",
     "CaseFileError",
     "ClusterSettingsError",
@@ -18,6 +19,7 @@ __all__ = [
     "ReplayInputError",
     "RestoreFailedError",
     "SettingsFileError",
+    "SigningKeyError",
     "SnapshotVersionError",
     "StreamguardError",
     "StuckError",
@@ -25,6 +27,7 @@ __all__ = [
     "TopicMismatchError",
     "TopicMissingError",
     "UnreadableRecordError",
+    "UnsignedVerdictError",
     "WrongShapeError",
 ]
 
@@ -70,6 +73,10 @@ class SettingsFileError(ConfigurationError):
 
 class ClusterSettingsError(ConfigurationError):
     """The `[kafka]` settings contradict each other, or a certificate or password file cannot be read."""
+
+
+class SigningKeyError(ConfigurationError):
+    """A key that signs or verifies verdicts has a bad id or a short secret, is given by half, or cannot be read."""
 
 
 class CaseFileError(ConfigurationError):
@@ -125,3 +132,11 @@ class StuckError(StreamguardError):
 
 class DeliveryFailedError(StreamguardError):
     """A verdict or dead letter was not acknowledged in time; the worker stops without committing past it."""
+
+
+class UnsignedVerdictError(StreamguardError):
+    """A verdict that has to be signed carries no signature. Raised where verdicts are consumed, by a `Verifier`."""
+
+
+class BadSignatureError(StreamguardError):
+    """A verdict's signature does not fit its bytes, or names a key that the `Verifier` does not have."""

@@ -21,7 +21,7 @@ from streamguard.policy import COUNTS, DETECTORS, NESTED, Block, Policy, PolicyS
 
 __all__ = ["Clamped", "LoadedPolicy", "Value", "load_policy_file", "policy_from_toml", "read_toml"]
 
-SERVICE_SECTIONS: Final = frozenset(("kafka", "topics", "worker", "limits", "log"))
+SERVICE_SECTIONS: Final = frozenset(("kafka", "topics", "worker", "limits", "signing", "log"))
 """Top-level tables of the service's configuration that are no business of the policy."""
 
 WHOLE: Final = "a positive whole number"

@@ -5,20 +5,47 @@ Where they come from (file, then environment, then flags) is `settings_file`'s b
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-__all__ = ["SECRETS", "KafkaSettings", "LimitSettings", "LogSettings", "Settings", "TopicSettings", "WorkerSettings"]
+__all__ = [
+    "SECRETS",
+    "KafkaSettings",
+    "LimitSettings",
+    "LogSettings",
+    "Settings",
+    "SigningSettings",
+    "TopicSettings",
+    "WorkerSettings",
+    "masked",
+]
 
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+KeyId: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 TopicName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
-SECRETS = frozenset(("kafka.ssl_key_password", "kafka.sasl_password"))
+SECRETS = frozenset(("kafka.ssl_key_password", "kafka.sasl_password", "signing.key", "signing.previous_key"))
 """Settings whose values are never shown."""
+
+
+def masked(key: str, value: Any) -> Any:
+    """Return the value of a setting as it may be shown: `***` for a secret that is set."""
+    return "***" if key in SECRETS and value else value
+
+
+def _shown(section: str, settings: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    for name in settings.__struct_fields__:
+        yield name, masked(f"{section}.{name}", getattr(settings, name))
+
+
+def _text(section: str, settings: msgspec.Struct) -> str:
+    fields = ", ".join(f"{name}={value!r}" for name, value in _shown(section, settings))
+    return f"{type(settings).__name__}({fields})"
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,11 +70,11 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __repr__(self) -> str:
         """Show everything but secrets."""
-        fields = ", ".join(
-            f"{name}={'***' if f'kafka.{name}' in SECRETS and getattr(self, name) else repr(getattr(self, name))}"
-            for name in self.__struct_fields__
-        )
-        return f"KafkaSettings({fields})"
+        return _text("kafka", self)
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        """Show the same in rich's tracebacks, which do not ask for the repr."""
+        return _shown("kafka", self)
 
     __str__ = __repr__
 
@@ -101,6 +128,30 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     json_depth: Annotated[int, Meta(ge=1, le=500)] = 128
 
 
+class SigningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The keys of verdicts' signatures; without any, nothing is signed. The previous key signs nothing any more.
+
+    A secret is text; `key_file` and `previous_key_file` are read in its place.
+    """
+
+    key_id: KeyId | None = None
+    key: str | None = None
+    key_file: str | None = None
+    previous_key_id: KeyId | None = None
+    previous_key: str | None = None
+    previous_key_file: str | None = None
+
+    def __repr__(self) -> str:
+        """Show everything but secrets."""
+        return _text("signing", self)
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        """Show the same in rich's tracebacks, which do not ask for the repr."""
+        return _shown("signing", self)
+
+    __str__ = __repr__
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged, and how it looks."""
 
@@ -115,6 +166,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     topics: TopicSettings = TopicSettings()
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
+    signing: SigningSettings = SigningSettings()
     log: LogSettings = LogSettings()
 
     @property

@@ -5,20 +5,35 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from streamguard.errors import SettingsFileError
 from streamguard.policy import PolicySet
-from streamguard.policy_file import SERVICE_SECTIONS, LoadedPolicy, load_policy_file, policy_from_toml, read_toml
-from streamguard.settings import SECRETS, Settings
+from streamguard.policy_file import (
+    SERVICE_SECTIONS,
+    LoadedPolicy,
+    Value,
+    load_policy_file,
+    policy_from_toml,
+    read_toml,
+)
+from streamguard.settings import SECRETS, Settings, SigningSettings, masked
 
-__all__ = ["load_service"]
+__all__ = ["explain_service", "load_service"]
 
 PREFIX: Final = "STREAMGUARD_"
 NOT_SETTINGS: Final = ("STREAMGUARD_TEST_", "STREAMGUARD_CONFIG")
 """Variables that are no settings: those of the tests, and the one that names the file."""
+
+
+class Loaded(NamedTuple):
+    """What was read; `origins` tell where each setting comes from that is not left to its default."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    policy: LoadedPolicy
 
 
 def load_service(
@@ -29,6 +44,29 @@ def load_service(
     Without a file (`path`, else STREAMGUARD_CONFIG) the defaults hold. The policy comes from `policy_path` if given,
     else from the same file. Raises `SettingsFileError` or `PolicyFileError`.
     """
+    loaded = _load(path, environ, flags, policy_path)
+    return loaded.settings, loaded.policy
+
+
+def explain_service(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> list[Value]:
+    """Return every setting in force by its dotted key, with its origin; secrets are masked.
+
+    Reads and raises what `load_service` does. Files that settings name (certificates, secrets) are not read.
+    """
+    loaded = _load(path, environ, flags, None)
+    return [
+        Value(
+            f"{section}.{name}",
+            masked(f"{section}.{name}", getattr(getattr(loaded.settings, section), name)),
+            loaded.origins.get(f"{section}.{name}", "default"),
+        )
+        for section, name in (key.split(".", 1) for key in _TYPES)
+    ]
+
+
+def _load(
+    path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], policy_path: Path | None
+) -> Loaded:
     if path is None and environ.get("STREAMGUARD_CONFIG"):
         path = Path(environ["STREAMGUARD_CONFIG"])
     document = read_toml(path, SettingsFileError) if path is not None else {}
@@ -47,10 +85,12 @@ def load_service(
     if faults or settings is None:
         raise SettingsFileError("settings: " + (faults[0] if len(faults) == 1 else "\n  " + "\n  ".join(faults)))
     if policy_path is not None:
-        return settings, load_policy_file(policy_path)
-    if path is not None:
-        return settings, policy_from_toml(document, str(path))
-    return settings, LoadedPolicy(PolicySet(), "defaults", (), {})
+        policy = load_policy_file(policy_path)
+    elif path is not None:
+        policy = policy_from_toml(document, str(path))
+    else:
+        policy = LoadedPolicy(PolicySet(), "defaults", (), {})
+    return Loaded(settings, origins, policy)
 
 
 def _from_file(document: Mapping[str, Any], path: str, faults: list[str]) -> Iterator[tuple[str, Any, str]]:
@@ -113,6 +153,26 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         )
     if len({topics.events, topics.verdicts, topics.dead_letters, settings.state_topic}) < 4:  # noqa: PLR2004 - topics
         yield "topics.events, topics.verdicts, topics.dead_letters and topics.state must be four different topics"
+    yield from _half_keys(settings.signing)
+
+
+def _half_keys(signing: SigningSettings) -> Iterator[str]:
+    """Yield what would leave verdicts unsigned, or signed by another key than was meant."""
+    keys = {
+        "signing.key": (signing.key_id, signing.key, signing.key_file),
+        "signing.previous_key": (signing.previous_key_id, signing.previous_key, signing.previous_key_file),
+    }
+    for name, (key_id, secret, file) in keys.items():
+        if key_id and not secret and not file:
+            yield f"{name}_id is given without {name} or {name}_file"
+        if not key_id and (secret or file):
+            yield f"{name} or {name}_file is given without {name}_id"
+        if secret and file:
+            yield f"{name} and {name}_file are both given: which of them holds?"
+    if signing.previous_key_id and not signing.key_id:
+        yield "signing.previous_key_id is given without signing.key_id: nothing would be signed"
+    if signing.key_id and signing.key_id == signing.previous_key_id:
+        yield f"signing.key_id and signing.previous_key_id are both {signing.key_id}: each key needs an id of its own"
 
 
 def _hint(written: str, known: Mapping[str, Any]) -> str:

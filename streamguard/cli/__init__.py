@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "run": "Run a worker: events in, verdicts out.",
     "topics": "Create the topics that streamguard needs.",
     "policy": "Check, show and test policies.",
+    "config": "Show the settings in force, and where each comes from.",
     "replay": "Judge recorded events from files, without Kafka.",
     "schema": "Print the schemas of events, verdicts and topics.",
     "demo": "Watch looping agents being stopped.",

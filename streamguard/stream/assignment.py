@@ -15,10 +15,11 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError, NodeNotReadyError
 
-from streamguard.errors import DeliveryFailedError, RestoreFailedError
+from streamguard.errors import DeliveryFailedError, NotAuthorizedError, RestoreFailedError
 from streamguard.stream.brokers import Fenced
 from streamguard.stream.checkpoint import write_checkpoint
 from streamguard.stream.held import Held
+from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
@@ -96,6 +97,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             log.warning("partition taken over", partition=partition.partition, error=str(error))
             self._reopen(held)
         elif isinstance(error, KafkaError | TimeoutError):
+            refused = as_error(error)
+            if isinstance(refused, NotAuthorizedError):
+                self._fail(refused)
+                return
             reason = str(error) or (
                 f"not acknowledged within {self._worker.delivery_timeout_seconds:g} s (worker.delivery_timeout_seconds)"
             )

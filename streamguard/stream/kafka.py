@@ -14,8 +14,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from streamguard.errors import BrokerUnavailableError, ClusterSettingsError
+from streamguard.errors import BrokerUnavailableError, ClusterSettingsError, NotAuthorizedError
 from streamguard.stream.brokers import Brokers
+from streamguard.stream.refusal import as_error, why_refused
 
 if TYPE_CHECKING:
     from streamguard.settings import KafkaSettings, WorkerSettings
@@ -122,7 +123,8 @@ def make_admin(kafka: KafkaSettings) -> AIOKafkaAdminClient:
 async def started(client: Client, kafka: KafkaSettings) -> None:
     """Start a client; while no broker answers, say so and try again.
 
-    Raises `BrokerUnavailableError` after `kafka.connect_timeout_seconds`.
+    Raises `NotAuthorizedError` if the brokers refuse us, `BrokerUnavailableError` after
+    `kafka.connect_timeout_seconds`.
     """
     give_up = time.monotonic() + kafka.connect_timeout_seconds
     while True:
@@ -131,6 +133,7 @@ async def started(client: Client, kafka: KafkaSettings) -> None:
             async with asyncio.timeout(max(left, 1.0)):
                 await client.start()
         except (KafkaConnectionError, TimeoutError, OSError) as error:
+            await _raise_if_refused(client, kafka)
             if time.monotonic() + 1.0 >= give_up:
                 await close(client)
                 raise BrokerUnavailableError(
@@ -141,9 +144,18 @@ async def started(client: Client, kafka: KafkaSettings) -> None:
             await asyncio.sleep(1.0)
         except KafkaError as error:
             await close(client)
-            raise BrokerUnavailableError(f"the Kafka at {kafka.bootstrap} refused: {error}") from error
+            raise as_error(error, f"the Kafka at {kafka.bootstrap} refused") from error
         else:
             return
+
+
+async def _raise_if_refused(client: Client, kafka: KafkaSettings) -> None:
+    """Tell brokers that refuse us, which waiting does not mend, from brokers that are not there."""
+    options = client_options(kafka)
+    reason = await why_refused(kafka, options.get("ssl_context"), options.get("sasl_plain_password"))
+    if reason is not None:
+        await close(client)
+        raise NotAuthorizedError(f"Kafka refuses us at {reason}")
 
 
 async def close(client: Client) -> None:

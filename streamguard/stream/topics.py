@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError, for_code
 
 from streamguard.errors import BrokerUnavailableError, TopicMismatchError, TopicMissingError
 from streamguard.stream.kafka import DEAD_LETTER_BYTES, make_admin, started
+from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
@@ -80,7 +81,7 @@ async def check_topics(settings: Settings) -> Partitions:
     try:
         counts = await _partition_counts(admin, settings)
     except KafkaError as error:
-        raise BrokerUnavailableError(f"the topics could not be looked at: {error}") from error
+        raise as_error(error, "the topics could not be looked at") from error
     finally:
         await admin.close()
     missing = [name for name in _names(settings) if name not in counts]

@@ -10,13 +10,13 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
-from streamguard.errors import BrokerUnavailableError
 from streamguard.policy import PolicySet
 from streamguard.stream.assignment import Assignment
 from streamguard.stream.delivery import DeadLetters
 from streamguard.stream.held import Held
 from streamguard.stream.kafka import close, make_brokers, make_consumer, make_dead_letter_producer, started
 from streamguard.stream.opening import Clients, Lost, Opener
+from streamguard.stream.refusal import as_error
 from streamguard.stream.topics import check_topics
 from streamguard.stream.watchdog import Watchdog
 
@@ -75,7 +75,7 @@ class Worker:
                 raise
             log.info("stopped before it had started")
         except KafkaError as error:
-            raise BrokerUnavailableError(f"Kafka refused: {type(error).__name__}: {error}") from error
+            raise as_error(error) from error
         finally:
             stopping.cancel()
             life.cancel()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -12,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from streamguard.settings import Settings
+from streamguard.stream.restore import LogReader
 from streamguard.stream.topics import create_topics
 from streamguard.stream.worker import Worker
 from streamguard.verdicts import Verdict, decode_verdict
@@ -73,12 +77,14 @@ class Cluster:
         self._consumers: dict[str, AIOKafkaConsumer] = {}
         self._read: dict[str, list[ConsumerRecord]] = {}
         self._published = 0
+        self._folder = tempfile.TemporaryDirectory()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._producer.stop()
         for consumer in self._consumers.values():
             await consumer.stop()
+        self._folder.cleanup()
 
     # in
 
@@ -182,7 +188,22 @@ class Cluster:
         finally:
             await consumer.stop()
 
+    async def state(self, partition: int) -> dict[bytes, bytes]:
+        """Return the newest value of each key of a state partition."""
+        place = TopicPartition(self.settings.state_topic, partition)
+        values: dict[bytes, bytes] = {}
+        async with LogReader(self.settings.kafka, place) as reader:
+            async for records in reader.read(place):
+                values |= {record.key: record.value for record in records}
+        return values
+
     # topics
+
+    def policy_file(self, block: dict[str, Any]) -> Path:
+        """Write a policy for workers that run as programs."""
+        file = Path(self._folder.name) / "policy.toml"
+        file.write_text("[policy]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in block.items()))
+        return file
 
     async def create_topic(self, name: str, partitions: int, **configs: str) -> None:
         """Make one more topic."""

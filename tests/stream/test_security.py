@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import trustme
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import CreateAclsRequest
 from brokers.apache import ApacheKafka
 from brokers.jars import java, resolve
 from cluster import Cluster, running
+from commands import streamguard
 from cryptography.hazmat.primitives import serialization
 
-from streamguard.errors import BrokerUnavailableError
+from streamguard.errors import NotAuthorizedError, TopicMissingError
 from streamguard.policy import PolicySet
-from streamguard.stream.kafka import make_admin, started
 from streamguard.stream.worker import Worker
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(180)]
 
 USER, PASSWORD = "guard", "swordfish"
+LIMITED = "newcomer"
+"""A user without any right, at first."""
+
 PLAIN = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'username="{USER}" password="{PASSWORD}" user_{USER}="{PASSWORD}";'
+    f'username="{USER}" password="{PASSWORD}" user_{USER}="{PASSWORD}" user_{LIMITED}="{PASSWORD}";'
 )
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
@@ -53,9 +59,9 @@ class Secured(NamedTuple):
         """Return settings with a certificate of our own."""
         return self.client("SSL", ssl_certfile=str(self.certificate), ssl_keyfile=str(self.key))
 
-    def sasl(self, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    def sasl(self, mechanism: str, password: str = PASSWORD, user: str = USER) -> dict[str, Any]:
         """Return settings with a password."""
-        return self.client("SASL_SSL", sasl_mechanism=mechanism, sasl_username=USER, sasl_password=password)
+        return self.client("SASL_SSL", sasl_mechanism=mechanism, sasl_username=user, sasl_password=password)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +98,9 @@ def properties(keystore: Path, truststore: Path) -> dict[str, object]:
         "ssl.truststore.location": truststore,
         "listener.name.ssl.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{USER}",
+        "ssl.principal.mapping.rules": f"RULE:^.*$/{USER}/",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": PLAIN,
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": SCRAM,
     }
@@ -137,19 +146,101 @@ async def test_a_worker_works_over_a_secure_listener(cluster: Cluster, secured: 
     assert "allow" == verdict.action
 
 
-@pytest.mark.parametrize("fault", ["no certificate", "unknown authority", "wrong password"])
-async def test_a_client_that_is_refused_says_so(cluster: Cluster, secured: Secured, tmp_path: Path, fault: str) -> None:
-    """Without the right certificate or password a client gives up in time, and shows no secret."""
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("no certificate", "refuses our certificate"),
+        ("unknown authority", "its certificate is not trusted"),
+        ("wrong password", "user 'guard' or the password is not accepted"),
+        ("wrong mechanism", "SCRAM-SHA-256 is not offered"),
+    ],
+)
+async def test_a_worker_that_is_refused_says_so(
+    cluster: Cluster, secured: Secured, tmp_path: Path, fault: str, said: str
+) -> None:
+    """Without the right certificate or password a worker ends at once, says in one line why, and shows no secret."""
     stranger = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(stranger))
-    settings = {
-        "no certificate": secured.client("SSL"),
-        "unknown authority": {**secured.mtls(), "ssl_cafile": str(stranger)},
-        "wrong password": secured.sasl("SCRAM-SHA-512", "herring"),
-    }[fault]
-    cluster.change(kafka=settings)
-    kafka = cluster.settings.kafka
+    cluster.change(
+        kafka={
+            "no certificate": secured.client("SSL"),
+            "unknown authority": {**secured.mtls(), "ssl_cafile": str(stranger)},
+            "wrong password": secured.sasl("SCRAM-SHA-512", "herring"),
+            "wrong mechanism": secured.sasl("SCRAM-SHA-256"),
+        }[fault]
+        | {"connect_timeout_seconds": 60.0}
+    )
 
-    with pytest.raises(BrokerUnavailableError, match=kafka.bootstrap) as caught:
-        await started(make_admin(kafka), kafka)
+    with pytest.raises(NotAuthorizedError, match=said) as caught:
+        async with asyncio.timeout(20):
+            await Worker(cluster.settings, PolicySet()).run()
+    assert "\n" not in str(caught.value)
     assert "herring" not in str(caught.value)
+
+
+def test_the_command_ends_with_its_own_exit_code(secured: Secured, topic_prefix: str) -> None:
+    """`streamguard run` with a wrong password: exit code 3, one line, no traceback, no secret."""
+    done = streamguard(
+        "run",
+        variables={
+            "STREAMGUARD_KAFKA_BOOTSTRAP": secured.kafka.addresses["SASL_SSL"],
+            "STREAMGUARD_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+            "STREAMGUARD_KAFKA_SSL_CAFILE": str(secured.ca),
+            "STREAMGUARD_KAFKA_SASL_USERNAME": USER,
+            "STREAMGUARD_KAFKA_SASL_PASSWORD": "herring",
+            "STREAMGUARD_WORKER_GROUP": topic_prefix,
+        },
+    )
+
+    assert 3 == done.returncode
+    assert 1 == len([line for line in done.stderr.splitlines() if line.startswith("error: ")])
+    assert "Traceback" not in done.stderr
+    assert "herring" not in done.stderr
+
+
+TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
+LITERAL, PREFIXED = 3, 4
+READ, WRITE, DESCRIBE = 3, 4, 8
+ALLOW = 3
+"""Numbers of Kafka's protocol."""
+
+
+async def grant(bootstrap: str, kind: int, names: Sequence[str], *operations: int, pattern: int = LITERAL) -> None:
+    """Give the limited user rights."""
+    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+    await client.bootstrap()
+    for name in names:
+        for operation in operations:
+            request = CreateAclsRequest(kind, name, pattern, f"User:{LIMITED}", "*", operation, ALLOW)
+            response = await client.send(client.get_random_node(), request)
+            assert [0] == [code for code, _ in response.creation_responses]
+    await client.close()
+
+
+async def test_a_missing_acl_is_named(cluster: Cluster, secured: Secured) -> None:
+    """A worker ends with what it lacks, ACL by ACL, until it has all that the README lists; then it works."""
+    cluster.change(kafka=secured.sasl("PLAIN", user=LIMITED))
+    topics, group = cluster.settings.topics, cluster.settings.worker.group
+    state = cluster.settings.state_topic
+    every = [topics.events, topics.verdicts, topics.dead_letters, state]
+    steps: list[tuple[tuple[Any, ...], int, str | None]] = [
+        ((TOPIC, every, DESCRIBE), LITERAL, "the consumer group"),
+        ((GROUP, [group], READ), LITERAL, "the transactional ids of the group"),
+        ((TRANSACTIONAL_ID, [f"streamguard.{group}."], WRITE, DESCRIBE), PREFIXED, "a topic"),
+        ((TOPIC, [topics.verdicts, state], READ, WRITE), LITERAL, "a topic"),
+        ((TOPIC, [topics.events], READ), LITERAL, None),
+    ]
+    with pytest.raises(TopicMissingError, match="allow this user to describe them"):
+        await Worker(cluster.settings, PolicySet()).run()
+    for acl, pattern, lacking in steps:
+        await grant(secured.kafka.bootstrap, *acl, pattern=pattern)
+        if lacking is not None:
+            with pytest.raises(NotAuthorizedError, match=lacking) as caught:
+                async with asyncio.timeout(60):
+                    await Worker(cluster.settings, PolicySet()).run()
+            assert "\n" not in str(caught.value)
+    async with running(Worker(cluster.settings, PolicySet({"enabled": True}))):
+        await cluster.publish("run-1", [b'{"type":"tool_call","run_id":"run-1","tool":"read","gate":true}'])
+        [verdict] = await cluster.verdicts(1)
+
+    assert "allow" == verdict.action

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,8 +10,9 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer
 from cluster import Cluster, running
+from events import call, loop, said
 
-from streamguard.errors import PositionLostError, TopicMismatchError, TopicMissingError
+from streamguard.errors import TopicMismatchError, TopicMissingError
 from streamguard.events import MSGPACK
 from streamguard.policy import PolicySet
 from streamguard.stream.topics import check_topics, create_topics
@@ -27,28 +27,6 @@ async def cluster(broker: Any, topic_prefix: str) -> AsyncIterator[Cluster]:
     """Give a test topics of its own and clients to them."""
     async with Cluster(broker, topic_prefix) as cluster:
         yield cluster
-
-
-def call(run: str, number: int, **fields: Any) -> bytes:
-    """Write a tool_call."""
-    return json.dumps(
-        {"type": "tool_call", "run_id": run, "call_id": f"c{number}", "tool": "read", "args": {"path": "/a"}, **fields}
-    ).encode()
-
-
-def result(run: str, number: int, value: Any = "same") -> bytes:
-    """Write a tool_result."""
-    return json.dumps({"type": "tool_result", "run_id": run, "call_id": f"c{number}", "result": value}).encode()
-
-
-def loop(run: str, times: int) -> list[bytes]:
-    """Write the same call with the same result, again and again."""
-    return [record for number in range(times) for record in (call(run, number), result(run, number))]
-
-
-def said(verdicts: list[Verdict]) -> list[tuple[str, str | None, int | None]]:
-    """Return action, detector and count of each verdict."""
-    return [(verdict.action, verdict.detector, verdict.count) for verdict in verdicts]
 
 
 async def test_a_looping_run_is_warned_and_blocked(cluster: Cluster) -> None:
@@ -239,17 +217,3 @@ async def test_mismatched_partition_counts_are_refused(cluster: Cluster) -> None
 async def test_topics_are_made_once(cluster: Cluster) -> None:
     """Creating topics again changes nothing and says so."""
     assert {"exists"} == set((await create_topics(cluster.settings)).values())
-
-
-@pytest.mark.apache
-async def test_a_lost_position_is_an_error(cluster: Cluster) -> None:
-    """A committed position that the broker no longer has is never jumped over in silence."""
-    async with running(Worker(cluster.settings, ON)):
-        await cluster.publish("run-1", loop("run-1", 2))
-        await cluster.caught_up()
-    await cluster.publish("run-1", loop("run-1", 2))
-    await cluster.delete_records()
-
-    with pytest.raises(PositionLostError, match="deleted unread"):
-        async with asyncio.timeout(60):
-            await Worker(cluster.settings, ON).run()

@@ -1,0 +1,182 @@
+"""Restarts, crashes and takeovers on a real broker: the verdicts are those of a worker that was never disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from cluster import Cluster, running
+from commands import started
+from events import call, loop, said
+
+from streamguard.errors import PositionLostError, SnapshotVersionError
+from streamguard.policy import PolicySet
+from streamguard.stream.brokers import Fenced
+from streamguard.stream.checkpoint import MARKER_KEY
+from streamguard.stream.kafka import make_brokers
+from streamguard.stream.producer import FencedProducer, Record
+from streamguard.stream.worker import Worker
+
+pytestmark = pytest.mark.apache
+
+ON = PolicySet({"enabled": True})
+
+
+@pytest.fixture
+async def cluster(broker: Any, topic_prefix: str) -> AsyncIterator[Cluster]:
+    """Give a test topics of its own and clients to them."""
+    async with Cluster(broker, topic_prefix) as cluster:
+        yield cluster
+
+
+async def test_a_restarted_worker_goes_on_counting(cluster: Cluster) -> None:
+    """Nine calls before a clean restart and two after it are eleven: the warning comes at the tenth, once."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 9))
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 2, start=9))
+        verdicts = await cluster.verdicts(1)
+
+    assert [("warn", "generic_repeat", 10)] == said(verdicts)
+
+
+async def test_a_killed_worker_says_nothing_twice_and_forgets_nothing(cluster: Cluster) -> None:
+    """After kill -9 between two checkpoints the next worker repeats no verdict and goes on counting."""
+    cluster.change(worker={"checkpoint_interval_seconds": 600.0})
+    variables = {**cluster.variables(), "STREAMGUARD_WORKER_CHECKPOINT_INTERVAL_SECONDS": "600"}
+    variables["STREAMGUARD_CONFIG"] = str(cluster.policy_file({"enabled": True}))
+    async with started("run", **variables) as first:
+        await first.says("partitions open")
+        await cluster.publish("run-1", loop("run-1", 15))
+        await cluster.publish("run-2", [call("run-2", number, gate=True) for number in range(5)])
+        await cluster.verdicts(1 + 5)
+        await first.ends(signal.SIGKILL)
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 6, start=15))
+        verdicts = await cluster.verdicts(1 + 5 + 1)
+
+    of_run = [verdict for verdict in verdicts if verdict.run_id == "run-1"]
+    assert [("warn", "generic_repeat", 10), ("block", "generic_repeat", 20)] == said(of_run)
+    assert 7 == len({verdict.verdict_id for verdict in verdicts}) == len(verdicts)
+
+
+async def test_a_partition_that_moves_takes_its_runs_along(cluster: Cluster) -> None:
+    """When a second worker joins and the first leaves, every run is counted on where it was."""
+    async with running(Worker(cluster.settings, ON)) as first:
+        await cluster.publish_everywhere(lambda run: loop(run, 9))
+        await cluster.caught_up()
+        async with running(Worker(cluster.settings, ON)) as second:
+            first.stop()
+            await second.ready()
+            await cluster.publish_everywhere(lambda run: loop(run, 2, start=9))
+            verdicts = await cluster.verdicts(cluster.partitions)
+
+    assert [("warn", "generic_repeat", 10)] * cluster.partitions == said(verdicts)
+
+
+async def test_a_run_that_has_ended_is_forgotten_for_good(cluster: Cluster) -> None:
+    """A run that ends, is written down as ended, and begins anew after a restart counts from zero."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 9))
+        await cluster.caught_up()
+        await cluster.publish("run-1", [json.dumps({"type": "run_ended", "run_id": "run-1"}).encode()])
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [*loop("run-1", 2), call("run-1", 2, gate=True)])
+        verdicts = await cluster.verdicts(1)
+
+    assert [("allow", None, None)] == said(verdicts)
+
+
+async def test_whoever_was_overtaken_can_write_nothing_more(cluster: Cluster) -> None:
+    """A frozen worker that wakes up is refused by the broker: verdicts, checkpoints, whatever it had begun."""
+    settings = cluster.settings
+    verdicts, state = TopicPartition(settings.topics.verdicts, 0), TopicPartition(settings.state_topic, 0)
+    brokers = make_brokers(settings.kafka, (verdicts.topic, state.topic))
+    await brokers.start()
+    frozen, successor = (
+        FencedProducer(brokers, settings.transactional_id(0), request_timeout_ms=5000, transaction_timeout_ms=60_000)
+        for _ in range(2)
+    )
+    await frozen.open([verdicts, state])
+    await frozen.append(verdicts, [Record(b"run-1", b"before")])
+    unfinished = frozen.transaction(state, verdicts)
+    transaction = await unfinished.__aenter__()
+    await transaction.write([Record(b"run-1", b"half a checkpoint")])
+    await successor.open([verdicts, state])
+    await successor.append(verdicts, [Record(b"run-1", b"after")])
+
+    with pytest.raises(Fenced):
+        await frozen.append(verdicts, [Record(b"run-1", b"late")])
+    with pytest.raises(Fenced):
+        await transaction.write([Record(b"run-1", b"late")])
+    with pytest.raises(Fenced):
+        await unfinished.__aexit__(None, None, None)
+    await brokers.stop()
+    assert [b"before", b"after"] == [record.value for record in await cluster.verdict_records(2)]
+
+
+async def test_a_worker_that_was_overtaken_restores_and_goes_on(
+    cluster: Cluster, log_lines: list[dict[str, Any]]
+) -> None:
+    """A worker whose shard was opened by somebody else, though it holds the partition, opens it anew."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 9), partition=0)
+        await cluster.caught_up()
+        brokers = make_brokers(cluster.settings.kafka, (cluster.settings.topics.verdicts, cluster.settings.state_topic))
+        await brokers.start()
+        stranger = FencedProducer(
+            brokers, cluster.settings.transactional_id(0), request_timeout_ms=5000, transaction_timeout_ms=60_000
+        )
+        await stranger.open([TopicPartition(cluster.settings.topics.verdicts, 0)])
+        await cluster.publish("run-1", loop("run-1", 2, start=9), partition=0)
+        verdicts = await cluster.verdicts(1)
+        await brokers.stop()
+
+    assert [("warn", "generic_repeat", 10)] == said(verdicts)
+    assert ["partition taken over"] == [line["event"] for line in log_lines if line["event"] == "partition taken over"]
+
+
+async def test_snapshots_of_a_newer_version_are_refused(cluster: Cluster) -> None:
+    """A state topic written by a newer streamguard ends the worker with what to do, and is left as it is."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 2), partition=0)
+        await cluster.caught_up()
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
+        marker = (await cluster.state(0))[MARKER_KEY]
+        for key, value in ((b"run-9", b"\x63" + bytes(40)), (MARKER_KEY, marker)):
+            await producer.send_and_wait(cluster.settings.state_topic, value, key=key, partition=0)
+
+    with pytest.raises(SnapshotVersionError, match="version 99"):
+        async with asyncio.timeout(60):
+            await Worker(cluster.settings, ON).run()
+
+
+@pytest.mark.parametrize("choice", ["fail", "earliest", "latest"])
+async def test_a_lost_position_is_never_jumped_over_in_silence(
+    cluster: Cluster, log_lines: list[dict[str, Any]], choice: str
+) -> None:
+    """Events deleted unread: an error, or going on where `on_lost_position` says, with a line in the log."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 4), partition=0)
+        await cluster.caught_up()
+    await cluster.publish("run-1", loop("run-1", 4), partition=0)
+    await cluster.delete_records()
+    await cluster.publish("run-2", [call("run-2", 1, gate=True)], partition=0)
+    cluster.change(worker={"on_lost_position": choice})
+    if choice == "fail":
+        with pytest.raises(PositionLostError, match="had reached 8, but the broker has events from 16"):
+            async with asyncio.timeout(60):
+                await Worker(cluster.settings, ON).run()
+        return
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-3", [call("run-3", 1, gate=True)], partition=0)
+        verdicts = await cluster.verdicts(1 if choice == "latest" else 2)
+
+    expected = {"latest": ["run-3"], "earliest": ["run-2", "run-3"]}[choice]
+    assert expected == [verdict.run_id for verdict in verdicts]
+    assert [(8, 16)] == [(line["lost"], line["first"]) for line in log_lines if line["event"] == "position lost"]
