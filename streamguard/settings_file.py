@@ -64,9 +64,7 @@ def explain_service(path: Path | None, environ: Mapping[str, str], flags: Mappin
     ]
 
 
-def _load(
-    path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], policy_path: Path | None
-) -> Loaded:
+def _load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any], policy_path: Path | None) -> Loaded:
     if path is None and environ.get("STREAMGUARD_CONFIG"):
         path = Path(environ["STREAMGUARD_CONFIG"])
     document = read_toml(path, SettingsFileError) if path is not None else {}

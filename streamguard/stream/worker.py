@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
 from streamguard.policy import PolicySet
+from streamguard.signing import Signer, signing_keys
 from streamguard.stream.assignment import Assignment
 from streamguard.stream.delivery import DeadLetters
 from streamguard.stream.held import Held
@@ -107,9 +108,11 @@ class Worker:
     def _join(self, clients: Clients, failed: asyncio.Future[None]) -> Assignment:
         """Subscribe; partitions come with the group's first rebalance."""
         settings = self.settings
+        keys = signing_keys(settings.signing)
+        signer = Signer(keys[0]) if keys else None
 
         def new_opener(lost: Lost) -> Opener:
-            return Opener(clients, settings, self._policies, lost)
+            return Opener(clients, settings, self._policies, lost, signer)
 
         assignment = Assignment(clients.consumer, new_opener, failed, settings.worker, self._policies.fingerprint)
         clients.consumer.subscribe([settings.topics.events], listener=assignment)

@@ -38,7 +38,7 @@ JVM: Final = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
 """Small and quick to start: three of them share a machine with the workers under test."""
 
@@ -99,8 +99,8 @@ class KafkaNodes:
             raise RuntimeError(f"node {node} is running: kill or terminate it first")
         if node in self._processes:  # it ended by itself
             self._processes.pop(node).stop()
-        kafka = [*self._command, "kafka.Kafka", self._properties(node)]
-        self._processes[node] = ServerProcess(["/bin/sh", "-c", LOGGED, "sh", self._log(node), *kafka])
+        logged = ["/bin/sh", "-c", LOGGED, "sh", str(self._log(node))]
+        self._processes[node] = ServerProcess([*logged, *self._command, "kafka.Kafka", self._properties(node)])
 
     def kill(self, node: int) -> None:
         """End a node at once (SIGKILL)."""

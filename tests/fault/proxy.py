@@ -110,9 +110,10 @@ class Proxy:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._forward(reader, back_writer))
                 both.create_task(self._forward(back_reader, writer))
-            for side in (back_writer, writer):
-                side.close()
-                await side.wait_closed()
+            writer.close()
+            back_writer.close()
+            await back_writer.wait_closed()
+            await writer.wait_closed()
         except* OSError:
             pass
         finally:
