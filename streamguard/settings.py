@@ -5,7 +5,6 @@ Where they come from (file, then environment, then flags) is `settings_file`'s b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -38,9 +37,8 @@ def masked(key: str, value: Any) -> Any:
     return "***" if key in SECRETS and value else value
 
 
-def _shown(section: str, settings: msgspec.Struct) -> Iterator[tuple[str, Any]]:
-    for name in settings.__struct_fields__:
-        yield name, masked(f"{section}.{name}", getattr(settings, name))
+def _shown(section: str, settings: msgspec.Struct) -> list[tuple[str, Any]]:
+    return [(name, masked(f"{section}.{name}", getattr(settings, name))) for name in settings.__struct_fields__]
 
 
 def _text(section: str, settings: msgspec.Struct) -> str:
@@ -72,7 +70,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Show everything but secrets."""
         return _text("kafka", self)
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Show the same in rich's tracebacks, which do not ask for the repr."""
         return _shown("kafka", self)
 
@@ -145,7 +143,7 @@ class SigningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Show everything but secrets."""
         return _text("signing", self)
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
         """Show the same in rich's tracebacks, which do not ask for the repr."""
         return _shown("signing", self)
 

@@ -15,6 +15,7 @@ __all__ = ["cli", "main"]
 
 COMMANDS: Final = {
     "run": "Run a worker: events in, verdicts out.",
+    "health": "Tell whether a worker is well, by its status file.",
     "topics": "Create the topics that streamguard needs.",
     "policy": "Check, show and test policies.",
     "config": "Show the settings in force, and where each comes from.",

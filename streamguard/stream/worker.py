@@ -18,6 +18,7 @@ from streamguard.stream.held import Held
 from streamguard.stream.kafka import close, make_brokers, make_consumer, make_dead_letter_producer, started
 from streamguard.stream.opening import Clients, Lost, Opener
 from streamguard.stream.refusal import as_error
+from streamguard.stream.status import WRITE_SECONDS, StatusFile, status_of
 from streamguard.stream.topics import check_topics
 from streamguard.stream.watchdog import Watchdog
 
@@ -127,8 +128,9 @@ class Worker:
         pump = asyncio.create_task(self._pump(consumer, assignment, watchdog), name="pump")
         checkpoints = asyncio.create_task(self._checkpoint_regularly(assignment), name="checkpoints")
         watching = asyncio.create_task(watchdog.watch(), name="watchdog")
+        telling = asyncio.create_task(self._tell(consumer, assignment, watchdog), name="status")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
-        tasks: tuple[asyncio.Task[Any], ...] = (pump, checkpoints, watching, stopping)
+        tasks: tuple[asyncio.Task[Any], ...] = (pump, checkpoints, watching, telling, stopping)
         try:
             waited: set[asyncio.Future[Any]] = {*tasks, failed}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -137,13 +139,26 @@ class Worker:
             await asyncio.wait({pump}, timeout=grace / 4)
             checkpoints.cancel()
             await assignment.close(grace * 3 / 4)
-            for done in (failed, pump, checkpoints, watching):
+            for done in (failed, pump, checkpoints, watching, telling):
                 if done.done() and not done.cancelled():
                     done.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> None:
+        """Write down how we are, once a second, if there is a file for it."""
+        if self.settings.worker.status_file is None:
+            await asyncio.Event().wait()
+            return
+        file = StatusFile(self.settings.worker.status_file)
+        try:
+            while True:
+                file.write(status_of(self, consumer, assignment, watchdog))
+                await asyncio.sleep(WRITE_SECONDS)
+        finally:
+            file.remove()
 
     async def _checkpoint_regularly(self, assignment: Assignment) -> None:
         while True:

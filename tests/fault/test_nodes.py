@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
@@ -15,11 +16,13 @@ from brokers.jars import CannotResolveError, java, resolve
 from brokers.nodes import KafkaNodes
 from proxy import Proxy
 
+pytestmark = [pytest.mark.apache, pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("broker")]
+
 COUNT = 3
 FAILOVER_SECONDS = 30
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def proxies() -> AsyncIterator[list[Proxy]]:
     """One proxy for each node."""
     proxies = [Proxy() for _ in range(COUNT)]
@@ -30,9 +33,9 @@ async def proxies() -> AsyncIterator[list[Proxy]]:
         await proxy.stop()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def nodes(proxies: list[Proxy]) -> AsyncIterator[KafkaNodes]:
-    """A cluster behind these proxies."""
+    """A cluster behind these proxies; each test leaves it whole."""
     try:
         made = KafkaNodes(java(), await asyncio.to_thread(resolve), COUNT, [proxy.address for proxy in proxies])
     except CannotResolveError as error:
@@ -50,7 +53,7 @@ async def nodes(proxies: list[Proxy]) -> AsyncIterator[KafkaNodes]:
         await asyncio.to_thread(made.stop)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
     """Keep the client from reporting every connection to a dead node."""
     logger = logging.getLogger("aiokafka")
@@ -71,8 +74,6 @@ async def make_topic(nodes: KafkaNodes, topic: str) -> None:
     await nodes.wait_in_sync([topic])
 
 
-@pytest.mark.apache
-@pytest.mark.usefixtures("broker")
 async def test_killed_leader_is_replaced_and_rejoins(nodes: KafkaNodes, topic_prefix: str) -> None:
     """With the leader killed, acknowledged writing goes on within 30 s; started again, it is in sync again."""
     await make_topic(nodes, topic_prefix)
@@ -97,8 +98,6 @@ async def test_killed_leader_is_replaced_and_rejoins(nodes: KafkaNodes, topic_pr
     print(f"in sync again {time.monotonic() - begun:.1f} s after the restart")
 
 
-@pytest.mark.apache
-@pytest.mark.usefixtures("broker")
 async def test_who_starts_at_a_proxy_keeps_to_proxies(nodes: KafkaNodes, proxies: list[Proxy]) -> None:
     """A client that bootstraps through a proxy is told of the proxies' addresses, never of the nodes' own."""
     client = AIOKafkaClient(bootstrap_servers=proxies[0].address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from brokers.jars import java, resolve
 from brokers.nodes import KafkaNodes
 from cluster import Cluster, running
-from commands import started
+from commands import started, streamguard
 from events import call, loop, said
 
 from streamguard.errors import BrokerUnavailableError, StuckError
@@ -145,3 +146,26 @@ async def test_a_clean_stop_writes_a_last_checkpoint(cluster: Cluster) -> None:
 
     assert (0, 7) == (code, await cluster.committed())
     assert b"run-1" in state
+
+
+async def test_a_status_file_tells_how_a_worker_is(cluster: Cluster, nodes: KafkaNodes, tmp_path: Path) -> None:
+    """`streamguard health`: well while it works, not while it gets nowhere, not when it is gone."""
+    file = tmp_path / "status.json"
+    settings = {"STREAMGUARD_WORKER_STATUS_FILE": str(file), "STREAMGUARD_WORKER_STUCK_TIMEOUT_SECONDS": "20"}
+    async with started("run", **cluster.variables(), **settings) as worker:
+        await worker.says("partitions open")
+        await cluster.publish("run-1", loop("run-1", 2))
+        await cluster.caught_up()
+        well = await asyncio.to_thread(streamguard, "health", "--ready", file)
+        nodes.kill(0)
+        await worker.says("no progress")
+        async with asyncio.timeout(10):
+            while not (ill := await asyncio.to_thread(streamguard, "health", file)).returncode:
+                pass
+        await worker.ends(signal.SIGKILL)
+        gone = await asyncio.to_thread(streamguard, "health", "--max-age", "0.01", file)
+
+    assert (0, 1, 1) == (well.returncode, ill.returncode, gone.returncode)
+    assert "6 partitions" in well.stdout
+    assert "makes no progress: group coordinator" in ill.stderr
+    assert "has not said how it is" in gone.stderr

@@ -1,0 +1,119 @@
+"""How a worker is: whether it gets anywhere, what it holds, what it dropped. Written to a file for health checks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaConsumer
+
+    from streamguard.stream.assignment import Assignment
+    from streamguard.stream.held import Held
+    from streamguard.stream.watchdog import Watchdog
+    from streamguard.stream.worker import Worker
+
+__all__ = ["WRITE_SECONDS", "PartitionStatus", "Status", "StatusFile", "status_of"]
+
+log = structlog.get_logger("streamguard.status")
+
+WRITE_SECONDS: Final = 1.0
+"""How often the file is written."""
+
+DROPPED: Final = ("duplicates", "orphans", "forgotten_calls", "expired_runs", "evicted_runs")
+"""Counters of the guard that tell of something left out, by reason."""
+
+
+class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One open partition. Ages in seconds, `lag` in records."""
+
+    partition: int
+    position: int
+    lag: int | None
+    runs: int
+    waiting_verdicts: int
+    paused: bool
+    checkpoint_position: int | None
+    checkpoint_age: float
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker, at a time (seconds since 1970). `stuck` names what has not moved for half of the time allowed.
+
+    `dropped` counts, by reason, for the partitions open now, since they were opened.
+    """
+
+    time: float
+    pid: int
+    ready: bool
+    stuck: list[str]
+    judged: int
+    verdicts: dict[str, int]
+    dead_letters: int
+    dropped: dict[str, int]
+    partitions: list[PartitionStatus]
+
+
+def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> Status:
+    """Look at a worker."""
+    held = sorted(assignment.held.values(), key=lambda one: one.events.partition)
+    dropped: Counter[str] = Counter()
+    for one in held:
+        dropped.update({name: getattr(one.shard.guard.counters, name) for name in DROPPED})
+        dropped.update(unreadable=one.shard.unreadable, unknown_types=one.shard.skipped)
+    return Status(
+        time=time.time(),
+        pid=os.getpid(),
+        ready=assignment.ready.is_set(),
+        stuck=watchdog.unhealthy,
+        judged=worker.judged,
+        verdicts=dict(worker.verdicts),
+        dead_letters=worker.dead_letters,
+        dropped=dict(dropped),
+        partitions=[_partition(one, consumer) for one in held],
+    )
+
+
+def _partition(held: Held, consumer: AIOKafkaConsumer) -> PartitionStatus:
+    end: int | None = consumer.highwater(held.events) if held.events in consumer.assignment() else None
+    return PartitionStatus(
+        partition=held.events.partition,
+        position=held.shard.position,
+        lag=None if end is None else max(0, end - held.shard.position),
+        runs=len(held.shard.guard),
+        waiting_verdicts=len(held.outbox),
+        paused=held.paused,
+        checkpoint_position=None if held.marker is None else held.marker.position,
+        checkpoint_age=round(asyncio.get_running_loop().time() - held.marked_at, 1),
+    )
+
+
+class StatusFile:
+    """A file that always holds a whole status, of a second ago at the most."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._next = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        self._told = False
+
+    def write(self, status: Status) -> None:
+        """Replace the file. What cannot be written is said once; a full disk must not stop the guard."""
+        try:
+            self._next.write_bytes(msgspec.json.encode(status))
+            self._next.replace(self._path)
+            self._told = False
+        except OSError as error:
+            if not self._told:
+                log.warning("status file not written", path=str(self._path), error=str(error))
+            self._told = True
+
+    def remove(self) -> None:
+        """Take the file away: the worker has left."""
+        self._path.unlink(missing_ok=True)
