@@ -25,15 +25,14 @@ import msgspec
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from brokers.find import find_broker
+
 from streamguard.events import Source, ToolCall, ToolResult
 from streamguard.guard import Guard, Limits
 from streamguard.logs import configure_logs
 from streamguard.policy import PolicySet
 from streamguard.settings import Settings
 from streamguard.stream.checkpoint import MARKER_KEY, Marker
-from streamguard.stream.delivery import DeadLetters
 from streamguard.stream.kafka import make_brokers, make_consumer
 from streamguard.stream.opening import Clients, Opener
 from streamguard.stream.producer import FencedProducer, Record

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,7 +35,7 @@ from traffic import Probes, Publisher, Watch, interleaved
 
 from streamguard.logs import configure_logs
 from streamguard.policy import PolicySet
-from streamguard.settings import Settings
+from streamguard.settings import Settings, TopicSettings
 from streamguard.stream.topics import create_topics
 
 SESSION_SECONDS: Final = 3.0
@@ -43,12 +43,15 @@ PARTITIONS: Final = 6
 RECOVERY_SECONDS: Final = 120.0
 """Longest wait for answers after a fault; then the bench fails."""
 
+AT_ONCE: Final = 0.2
+"""How often the next fault comes before the guard has recovered from this one."""
+
 
 class Report:
     """What is told at the end."""
 
     def __init__(self) -> None:
-        self.recoveries: dict[str, list[float]] = {}
+        self.recoveries: dict[str, list[float | None]] = {}
         self.longest_gap = 0.0
         self.published = 0
         self.seconds = 0.0
@@ -60,8 +63,8 @@ class Report:
         """Count all faults."""
         return sum(map(len, self.recoveries.values()))
 
-    def add(self, kind: str, seconds: float) -> None:
-        """Note a fault and how long it took from its end until every partition answered."""
+    def add(self, kind: str, seconds: float | None) -> None:
+        """Note a fault and how long it took from its end until every partition answered; None: nobody looked."""
         self.recoveries.setdefault(kind, []).append(seconds)
 
 
@@ -98,6 +101,14 @@ def make_settings(bootstrap: str, nodes: int) -> Settings:
     )
 
 
+def policy_file(folder: Path) -> Path:
+    """Write the policy down, for the workers."""
+    lines = [f"{key} = {str(value).lower()}\n" for key, value in (policies().block or {}).items()]
+    file = folder / "policy.toml"
+    file.write_text("[policy]\n" + "".join(lines))
+    return file
+
+
 def variables(settings: Settings, policy: Path) -> dict[str, str]:
     """Return the settings as environment variables, but for where the brokers are."""
     made = {"STREAMGUARD_CONFIG": str(policy)}
@@ -110,24 +121,30 @@ def variables(settings: Settings, policy: Path) -> dict[str, str]:
     return made
 
 
-async def run(*, faults: int, seed: int, nodes: int, workers: int, rate: int, corpus: Path | None) -> Report:
+class Options(NamedTuple):
+    """What is asked of a run. `rate`: events a second; `corpus`: a folder of recorded runs."""
+
+    faults: int
+    seed: int = 1
+    nodes: int = 3
+    workers: int = 3
+    rate: int = 200
+    corpus: Path | None = None
+
+
+async def run(options: Options) -> Report:
     """Run the bench; raises `TimeoutError` if the guard does not recover."""
-    choice = random.Random(seed)
-    stage = Stage(nodes, {})
+    stage = Stage(options.nodes)
     report = Report()
     try:
         await stage.start()
-        settings = make_settings(stage.nodes.bootstrap, nodes)
-        policy = stage.folder / "policy.toml"
-        policy.write_text(
-            "[policy]\n" + "".join(f"{k} = {str(v).lower()}\n" for k, v in (policies().block or {}).items())
-        )
-        stage._variables.update(variables(settings, policy))
+        settings = make_settings(stage.nodes.bootstrap, options.nodes)
+        stage.worker_variables = variables(settings, policy_file(stage.folder))
         stage.verdicts, stage.partitions = settings.topics.verdicts, PARTITIONS
         await create_topics(settings)
-        for _ in range(workers):
+        for _ in range(options.workers):
             await stage.add_worker()
-        await _disturb(stage, settings, report, choice, faults, interleaved(corpus, choice), rate)
+        await Disturbance(stage, settings.topics, report, options).happen()
         report.comparison = await compare(stage.nodes.bootstrap, settings, policies(), PARTITIONS)
         report.ended = Counter(code for worker in stage.workers for code in worker.ended_by_itself)
     finally:
@@ -139,55 +156,65 @@ async def run(*, faults: int, seed: int, nodes: int, workers: int, rate: int, co
     return report
 
 
-async def _disturb(
-    stage: Stage, settings: Settings, report: Report, choice: random.Random, faults: int, records: Any, rate: int
-) -> None:
-    topics = settings.topics
-    producer = AIOKafkaProducer(
-        bootstrap_servers=stage.nodes.bootstrap, enable_idempotence=True, linger_ms=10, request_timeout_ms=30_000
-    )
-    await producer.start()
-    watch = Watch(stage.nodes.bootstrap, topics.verdicts, PARTITIONS)
-    probes = Probes(producer, topics.events, PARTITIONS, watch)
-    publisher = Publisher(producer, topics.events, records, rate)
-    reading = asyncio.create_task(watch.read())
-    await probes.answered(RECOVERY_SECONDS)
-    watch.longest_gap = 0
-    publishing = asyncio.create_task(publisher.publish())
-    begun = time.monotonic()
-    kinds, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
-    try:
-        for number in range(faults):
-            kind = choice.choices(kinds, weights)[0]
-            await FAULTS[kind][0](stage, choice, SESSION_SECONDS)
-            ended = time.monotonic()
-            if choice.random() < 0.2:  # now and then the next one comes at once
-                report.add(kind, float("nan"))
+class Disturbance:
+    """Traffic, and faults meanwhile."""
+
+    def __init__(self, stage: Stage, topics: TopicSettings, report: Report, options: Options) -> None:
+        self._stage = stage
+        self._topics = topics
+        self._report = report
+        self._options = options
+        self._choice = random.Random(options.seed)
+
+    async def happen(self) -> None:
+        """Publish, disturb, and at the end wait until everything is judged and said."""
+        bootstrap, topics = self._stage.nodes.bootstrap, self._topics
+        watch = Watch(bootstrap, topics.verdicts, PARTITIONS)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=10, request_timeout_ms=30_000
+        )
+        await producer.start()
+        records = interleaved(self._options.corpus, self._choice)
+        publisher = Publisher(producer, topics.events, records, self._options.rate)
+        probes = Probes(producer, topics.events, PARTITIONS, watch)
+        reading = asyncio.create_task(watch.read())
+        await probes.answered(RECOVERY_SECONDS)
+        watch.longest_gap = 0
+        publishing = asyncio.create_task(publisher.publish())
+        begun = time.monotonic()
+        try:
+            await self._disturb(probes, (publishing, reading))
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+        self._stage.heal()
+        await producer.flush()
+        await probes.answered(RECOVERY_SECONDS)  # they stand behind everything else: all is judged and said
+        self._report.longest_gap, self._report.published = watch.longest_gap, publisher.published
+        self._report.seconds = time.monotonic() - begun
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await producer.stop()
+
+    async def _disturb(self, probes: Probes, tasks: tuple[asyncio.Task[None], ...]) -> None:
+        begun = time.monotonic()
+        kinds, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
+        for number in range(self._options.faults):
+            kind = self._choice.choices(kinds, weights)[0]
+            await FAULTS[kind][0](self._stage, self._choice, SESSION_SECONDS)
+            if self._choice.random() < AT_ONCE:
+                self._report.add(kind, None)
                 continue
             seconds = await probes.answered(RECOVERY_SECONDS)
-            report.add(kind, seconds)
+            self._report.add(kind, seconds)
             print(
                 f"{number + 1:>4} {time.monotonic() - begun:6.0f} s  {kind:<28} recovered in {seconds:.1f} s",
                 flush=True,
             )
-            await asyncio.sleep(choice.uniform(0, 1.0) if time.monotonic() - ended < 5 else 0)
-            for task in (publishing, reading):
+            await asyncio.sleep(self._choice.uniform(0, 1))
+            for task in tasks:
                 if task.done():
                     task.result()
-    finally:
-        publishing.cancel()
-        await asyncio.gather(publishing, return_exceptions=True)
-    stage.heal()
-    await producer.flush()
-    await probes.answered(RECOVERY_SECONDS)  # they stand behind everything else: all is judged and said
-    report.longest_gap, report.published, report.seconds = (
-        watch.longest_gap,
-        publisher.published,
-        time.monotonic() - begun,
-    )
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
-    await producer.stop()
 
 
 def tell(report: Report, *, seed: int, nodes: int) -> bool:
@@ -197,7 +224,7 @@ def tell(report: Report, *, seed: int, nodes: int) -> bool:
     for name in ("fault", "times", "recovery median", "recovery worst"):
         table.add_column(name, justify="left" if name == "fault" else "right")
     for kind in FAULTS:
-        seconds = [value for value in report.recoveries.get(kind, []) if value == value]  # noqa: PLR0124 - no NaN
+        seconds = [value for value in report.recoveries.get(kind, []) if value is not None]
         table.add_row(
             kind,
             str(len(report.recoveries.get(kind, []))),
@@ -208,10 +235,14 @@ def tell(report: Report, *, seed: int, nodes: int) -> bool:
     done = report.comparison
     if done is None:
         return False
+    probes = done.events - report.published
+    console.print(f"{report.published} events published (and {probes} probes); {done.expected} verdicts expected,")
     console.print(
-        f"events published {report.published} (and probes {done.events - report.published}), verdicts expected {done.expected}, found {done.found}: "
-        f"[bold]{done.missing} missing, {done.doubled} doubled, {done.different} different, "
-        f"{done.unexpected} unexpected[/bold]; longest gap without verdicts {report.longest_gap:.1f} s; "
+        f"{done.found} found: [bold]{done.missing} missing, {done.doubled} doubled, {done.different} different, "
+        f"{done.unexpected} unexpected[/bold]"
+    )
+    console.print(
+        f"longest gap without verdicts {report.longest_gap:.1f} s; "
         f"workers that ended by themselves: {dict(report.ended) or 'none'}"
     )
     return done.clean
@@ -226,11 +257,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=3, choices=(2, 3, 4), help="workers at the start")
     parser.add_argument("--rate", type=int, default=200, help="events a second")
     parser.add_argument("--corpus", type=Path, help="folder of recorded runs (*.jsonl.gz); without it all are made up")
-    options = vars(parser.parse_args())
+    options = Options(**vars(parser.parse_args()))
     configure_logs("error")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    report = asyncio.run(run(**options))
-    sys.exit(0 if tell(report, seed=options["seed"], nodes=options["nodes"]) else 1)
+    report = asyncio.run(run(options))
+    sys.exit(0 if tell(report, seed=options.seed, nodes=options.nodes) else 1)
 
 
 if __name__ == "__main__":

@@ -89,14 +89,14 @@ class WorkerProcess:
 class Stage:
     """Everything that runs. `worker_variables` are the settings of the workers, but for the bootstrap address."""
 
-    def __init__(self, nodes: int, worker_variables: dict[str, str]) -> None:
+    def __init__(self, nodes: int) -> None:
         self.nodes_count = nodes
         self.proxies = [Proxy() for _ in range(nodes)]
         self.workers: list[WorkerProcess] = []
         self.verdicts = ""
         self.partitions = 0
         self.folder = Path(tempfile.mkdtemp(prefix="streamguard-fault-"))
-        self._variables = worker_variables
+        self.worker_variables: dict[str, str] = {}
 
     async def start(self) -> None:
         """Start proxies and nodes; workers are added one by one."""
@@ -118,7 +118,7 @@ class Stage:
                 return worker
         proxied = len(self.workers) == PROXIED_SLOT
         bootstrap = ",".join(proxy.address for proxy in self.proxies) if proxied else self.nodes.bootstrap
-        variables = {**self._variables, "STREAMGUARD_KAFKA_BOOTSTRAP": bootstrap}
+        variables = {**self.worker_variables, "STREAMGUARD_KAFKA_BOOTSTRAP": bootstrap}
         worker = WorkerProcess(f"worker-{len(self.workers)}", variables, self.folder)
         self.workers.append(worker)
         await worker.start()
