@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError, NodeNotReadyError
+from aiokafka.errors import IllegalStateError, KafkaError
 
 from streamguard.errors import DeliveryFailedError, NotAuthorizedError, RestoreFailedError
-from streamguard.stream.brokers import Fenced
+from streamguard.stream.brokers import NOT_THERE, Fenced
 from streamguard.stream.checkpoint import write_checkpoint
 from streamguard.stream.held import Held
 from streamguard.stream.refusal import as_error
@@ -119,6 +119,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         begun = loop.time()
         try:
             async with asyncio.timeout(seconds), held.checkpointing:
+                held.producer.raise_if_given_up()
                 if not always and held.marker is not None and held.marker.position == held.shard.position:
                     return True
                 held.marker = await write_checkpoint(held, self._policy)
@@ -238,7 +239,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             log.warning("another worker opens this partition too", partition=partition.partition, error=str(error))
             return False
         except KafkaError as error:
-            if not (error.retriable or isinstance(error, KafkaConnectionError | NodeNotReadyError)):
+            if not (error.retriable or isinstance(error, NOT_THERE)):
                 raise
             log.warning("partition not opened yet", partition=partition.partition, error=type(error).__name__)
             return False

@@ -32,7 +32,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-__all__ = ["Brokers", "Fenced"]
+__all__ = ["NOT_THERE", "Brokers", "Fenced"]
 
 log = structlog.get_logger("streamguard.brokers")
 

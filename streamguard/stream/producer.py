@@ -24,7 +24,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from streamguard.stream.brokers import Brokers
+from streamguard.stream.brokers import Brokers, Fenced
 
 __all__ = ["FencedProducer", "Record", "Transaction"]
 
@@ -89,11 +89,17 @@ class FencedProducer:
 
         self.producer_id, self.epoch = await self._ask_coordinator(request, answer)
         self._sequences.clear()
+        self.in_transaction = False
         # The end of a transaction is answered before its markers stand in the partitions; the next one can only begin
         # once they do. Then the fence is up.
         for _ in range(2):
             async with self.transaction(*fenced):
                 pass
+
+    def raise_if_given_up(self) -> None:
+        """Raise `Fenced` if a transaction was begun and not ended: another one would end that one's half with it."""
+        if self.in_transaction:
+            raise Fenced("a transaction was given up")
 
     async def append(self, partition: TopicPartition, records: Iterable[Record]) -> int:
         """Append records outside of any transaction; return the offset after them, -1 if not known."""
@@ -104,8 +110,9 @@ class FencedProducer:
         """Write records to the first of the partitions: all become visible, or none.
 
         The other partitions are part of the transaction too: its end carries our epoch to their leaders. If the block
-        raises, the transaction stays open until the shard is opened anew.
+        raises, or is cancelled, the transaction stays open until the shard is opened anew. Raises `Fenced`.
         """
+        self.raise_if_given_up()
         self.in_transaction = True
         if self.transactional_id:
             await self._add(partitions)

@@ -51,7 +51,7 @@ class Worker:
         self._policies = policies
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
-        self._assignment: Assignment | None = None
+        self.assignment: Assignment | None = None
 
     def stop(self) -> None:
         """Ask it to drain and stop; returns at once."""
@@ -60,8 +60,8 @@ class Worker:
     async def ready(self) -> None:
         """Wait until it is a member of the group and its partitions are restored."""
         await self._ready.wait()
-        if self._assignment is not None:
-            await self._assignment.ready.wait()
+        if self.assignment is not None:
+            await self.assignment.ready.wait()
 
     async def run(self) -> None:
         """Start, pump until stopped, stop."""
@@ -69,7 +69,7 @@ class Worker:
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
             await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not life.done() and self._assignment is None:
+            if not life.done() and self.assignment is None:
                 life.cancel()  # still waiting for a broker: nothing to drain
             await life
         except asyncio.CancelledError:
@@ -117,7 +117,7 @@ class Worker:
 
         assignment = Assignment(clients.consumer, new_opener, failed, settings.worker, self._policies.fingerprint)
         clients.consumer.subscribe([settings.topics.events], listener=assignment)
-        self._assignment = assignment
+        self.assignment = assignment
         self._ready.set()
         return assignment
 
@@ -137,8 +137,7 @@ class Worker:
             self._stopping.set()
             grace = self.settings.worker.stop_grace_seconds
             await asyncio.wait({pump}, timeout=grace / 4)
-            checkpoints.cancel()
-            await assignment.close(grace * 3 / 4)
+            await assignment.close(grace * 3 / 4)  # waits for checkpoints that are being written: half of one is none
             for done in (failed, pump, checkpoints, watching, telling):
                 if done.done() and not done.cancelled():
                     done.result()
@@ -169,10 +168,11 @@ class Worker:
         """Read and judge; never waits for anything but records."""
         while not self._stopping.is_set():
             watchdog.pump_turned()
-            for partition, records in (await self._fetch(consumer, assignment)).items():
-                held = assignment.held.get(partition)
-                if held is not None:
-                    await self._judge(held, records, assignment)
+            fetched = await self._fetch(consumer, assignment)
+            # What was fetched is for the shards of this moment: one that is opened meanwhile starts elsewhere.
+            held = {partition: assignment.held[partition] for partition in fetched if partition in assignment.held}
+            for partition, shard in held.items():
+                await self._judge(shard, fetched[partition], assignment)
             self._throttle(consumer, assignment)
             await asyncio.sleep(0)
 

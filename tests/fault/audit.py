@@ -49,6 +49,12 @@ def _compare(
     expected = dict(replay(events, settings, policies))
     found = [(decode_verdict(record.value).verdict_id, record.value) for record in verdicts]
     counts = Counter(verdict_id for verdict_id, _ in found)
+    by_id = dict(found)
+    for verdict_id in sorted(expected.keys() | by_id.keys()):
+        if expected.get(verdict_id) != by_id.get(verdict_id) or counts[verdict_id] > 1:
+            print(f"wrong: {verdict_id} x {counts[verdict_id]}")
+            print(f"  expected {expected.get(verdict_id)!r}")
+            print(f"  found    {by_id.get(verdict_id)!r}")
     return Comparison(
         events=len(events),
         expected=len(expected),

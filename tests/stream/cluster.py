@@ -76,7 +76,7 @@ class Cluster:
         await self._producer.start()
         self._consumers: dict[str, AIOKafkaConsumer] = {}
         self._read: dict[str, list[ConsumerRecord]] = {}
-        self._published = 0
+        self.published = 0
         self._folder = tempfile.TemporaryDirectory()
         return self
 
@@ -104,7 +104,7 @@ class Cluster:
             for value in values
         ]
         await asyncio.gather(*acknowledged)
-        self._published += len(acknowledged)
+        self.published += len(acknowledged)
 
     async def publish_all(self, records: Iterable[tuple[str, bytes]]) -> int:
         """Append many records, each with its run as key; return how many, when all are acknowledged."""
@@ -113,7 +113,7 @@ class Cluster:
             await self._producer.send(self.settings.topics.events, value, key=run.encode())
             count += 1
         await self._producer.flush()
-        self._published += count
+        self.published += count
         return count
 
     async def publish_everywhere(self, values: Callable[[str], Sequence[bytes]]) -> None:
@@ -171,7 +171,7 @@ class Cluster:
     async def caught_up(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until the group has committed everything that was published."""
         async with asyncio.timeout(seconds):
-            while await self.committed() < self._published:
+            while await self.committed() < self.published:
                 await asyncio.sleep(0.1)
 
     @asynccontextmanager

@@ -180,3 +180,53 @@ async def test_a_lost_position_is_never_jumped_over_in_silence(
     expected = {"latest": ["run-3"], "earliest": ["run-2", "run-3"]}[choice]
     assert expected == [verdict.run_id for verdict in verdicts]
     assert [(8, 16)] == [(line["lost"], line["first"]) for line in log_lines if line["event"] == "position lost"]
+
+
+async def test_half_a_checkpoint_is_never_finished_by_the_next(cluster: Cluster) -> None:
+    """A shard whose checkpoint was given up in the middle writes no other one: it must be opened anew.
+
+    What the half one held counts as written down already; a whole transaction around it would lose it.
+    """
+    worker = Worker(cluster.settings, ON)
+    async with running(worker):
+        await cluster.publish("run-1", loop("run-1", 9), partition=0)
+        await cluster.caught_up()
+        assert (assignment := worker.assignment) is not None
+        held = assignment.held[TopicPartition(cluster.settings.topics.events, 0)]
+        half = held.producer.transaction(held.state, held.verdicts)
+        await half.__aenter__()
+        await half.__aexit__(TimeoutError, TimeoutError(), None)
+        may_go_on = await assignment.checkpoint(held, 5, always=True)
+        await cluster.publish("run-1", loop("run-1", 2, start=9), partition=0)
+        verdicts = await cluster.verdicts(1)
+
+    assert not may_go_on
+    assert [("warn", "generic_repeat", 10)] == said(verdicts)
+
+
+async def test_a_stop_waits_for_the_checkpoint_that_is_being_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is stopped in the middle of a checkpoint leaves a whole one behind."""
+    ending, go_on = asyncio.Event(), asyncio.Event()
+    end = FencedProducer._end  # noqa: SLF001 - the moment between the last record of a checkpoint and its end
+
+    async def slowly(self: FencedProducer) -> None:
+        if self.in_transaction and cluster.published:
+            ending.set()
+            await go_on.wait()
+        await end(self)
+
+    async with running(worker := Worker(cluster.settings, ON)):
+        monkeypatch.setattr(FencedProducer, "_end", slowly)
+        await cluster.publish("run-1", loop("run-1", 9), partition=0)
+        await ending.wait()
+        worker.stop()
+        await asyncio.sleep(0.1)
+        go_on.set()
+    monkeypatch.undo()
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", loop("run-1", 2, start=9), partition=0)
+        verdicts = await cluster.verdicts(1)
+
+    assert [("warn", "generic_repeat", 10)] == said(verdicts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from events import call, loop, said
 from streamguard.errors import TopicMismatchError, TopicMissingError
 from streamguard.events import MSGPACK
 from streamguard.policy import PolicySet
+from streamguard.stream.delivery import KafkaDelivery
 from streamguard.stream.topics import check_topics, create_topics
 from streamguard.stream.worker import Worker
 from streamguard.verdicts import Verdict
@@ -217,3 +218,29 @@ async def test_mismatched_partition_counts_are_refused(cluster: Cluster) -> None
 async def test_topics_are_made_once(cluster: Cluster) -> None:
     """Creating topics again changes nothing and says so."""
     assert {"exists"} == set((await create_topics(cluster.settings)).values())
+
+
+async def test_a_slow_control_topic_pauses_reading(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, log_lines: list[dict[str, Any]]
+) -> None:
+    """While verdicts are not acknowledged, events wait in Kafka and not in memory; then all are answered."""
+    open_again = asyncio.Event()
+    deliver = KafkaDelivery.verdicts
+
+    async def slowly(self: KafkaDelivery, verdicts: Sequence[Verdict]) -> None:
+        await open_again.wait()
+        await deliver(self, verdicts)
+
+    monkeypatch.setattr(KafkaDelivery, "verdicts", slowly)
+    cluster.change(worker={"max_inflight": 50, "slice_records": 20})
+    async with running(worker := Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [call("run-1", number, gate=True) for number in range(600)])
+        async with asyncio.timeout(30):
+            while not any("reading paused" in line["event"] for line in log_lines):
+                await asyncio.sleep(0.01)
+        judged = worker.judged
+        open_again.set()
+        verdicts = await cluster.verdicts(600)
+
+    assert 50 < judged <= 50 + 20
+    assert list(range(600)) == sorted(verdict.source.offset for verdict in verdicts)

@@ -11,7 +11,7 @@ from test_guard_property import POLICIES, streams
 
 from streamguard.events import Event, RunEnded, Source
 from streamguard.guard import Guard, Limits
-from streamguard.policy import Policy
+from streamguard.policy import Policy, PolicySet
 from streamguard.verdicts import encode_verdict
 
 LIMITS = st.builds(
@@ -49,6 +49,19 @@ def judge(guard: Guard, event: Event, offset: int) -> list[bytes]:
     return [encode_verdict(verdict) for verdict in guard.observe(event, Source("t", 0, offset, offset * 3))]
 
 
+def with_agents(policy: Policy) -> PolicySet:
+    """Return a policy set in which agents differ: a run that changes hands has a window of another size."""
+    block = {
+        "enabled": policy.enabled,
+        "historySize": policy.history_size,
+        "warningThreshold": policy.warning_threshold,
+        "criticalThreshold": policy.critical_threshold,
+        "unknownToolThreshold": policy.unknown_tool_threshold,
+        "postCompactionGuard": {"windowSize": policy.compaction_window},
+    }
+    return PolicySet(block, {"a0": {"historySize": policy.history_size + 3}, "a1": {"historySize": 2}})
+
+
 class Topic:
     """What a compacted topic remembers: the newest snapshot of each run, as of the last whole checkpoint."""
 
@@ -79,10 +92,11 @@ def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
 ) -> None:
     """Checkpoints that are written while events come, given up, cut off by crashes: the verdicts are the same."""
     events = interleaved(parts, choice)
-    undisturbed = Guard(policy, msgspec.structs.replace(limits, active_runs=1000))
+    policies = with_agents(policy)
+    undisturbed = Guard(policies, msgspec.structs.replace(limits, active_runs=1000))
     expected = [judge(undisturbed, event, offset) for offset, event in enumerate(events)]
 
-    topic, guard, offset = Topic(), Guard(policy, limits), 0
+    topic, guard, offset = Topic(), Guard(policies, limits), 0
     said: list[list[bytes]] = [[] for _ in events]
     disturbances = 30  # no more: the events must come to their end, whatever is chosen
     while offset < len(events):
@@ -101,7 +115,7 @@ def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
             else:
                 guard.give_up(capture)
         elif what < 0.15:  # a crash: whoever comes next starts from the topic
-            guard, offset = Guard(policy, limits), topic.position
+            guard, offset = Guard(policies, limits), topic.position
             guard.restore(topic.snapshots.items(), topic.time)
         else:
             said[offset] = judge(guard, events[offset], offset)
