@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -92,50 +92,70 @@ async def test_a_run_that_has_ended_is_forgotten_for_good(cluster: Cluster) -> N
     assert [("allow", None, None)] == said(verdicts)
 
 
-async def test_whoever_was_overtaken_can_write_nothing_more(cluster: Cluster) -> None:
-    """A frozen worker that wakes up is refused by the broker: verdicts, checkpoints, whatever it had begun."""
+@pytest.fixture
+async def producers(cluster: Cluster) -> AsyncIterator[Callable[[], FencedProducer]]:
+    """Make producers of the first shard, each as a worker of its own would."""
     settings = cluster.settings
-    verdicts, state = TopicPartition(settings.topics.verdicts, 0), TopicPartition(settings.state_topic, 0)
-    brokers = make_brokers(settings.kafka, (verdicts.topic, state.topic))
+    brokers = make_brokers(settings.kafka, (settings.topics.verdicts, settings.state_topic))
     await brokers.start()
-    frozen, successor = (
-        FencedProducer(brokers, settings.transactional_id(0), request_timeout_ms=5000, transaction_timeout_ms=60_000)
-        for _ in range(2)
+    yield lambda: FencedProducer(
+        brokers, settings.transactional_id(0), request_timeout_ms=5000, transaction_timeout_ms=60_000
     )
+    await brokers.stop()
+
+
+async def test_whoever_was_overtaken_can_write_nothing_more(
+    cluster: Cluster, producers: Callable[[], FencedProducer]
+) -> None:
+    """A frozen worker that wakes up is refused by the broker, though its successor has written nothing yet."""
+    verdicts = TopicPartition(cluster.settings.topics.verdicts, 0)
+    state = TopicPartition(cluster.settings.state_topic, 0)
+    frozen, successor = producers(), producers()
     await frozen.open([verdicts, state])
     await frozen.append(verdicts, [Record(b"run-1", b"before")])
-    unfinished = frozen.transaction(state, verdicts)
-    transaction = await unfinished.__aenter__()
-    await transaction.write([Record(b"run-1", b"half a checkpoint")])
     await successor.open([verdicts, state])
-    await successor.append(verdicts, [Record(b"run-1", b"after")])
 
     with pytest.raises(Fenced):
         await frozen.append(verdicts, [Record(b"run-1", b"late")])
     with pytest.raises(Fenced):
-        await transaction.write([Record(b"run-1", b"late")])
-    with pytest.raises(Fenced):
-        await unfinished.__aexit__(None, None, None)
-    await brokers.stop()
+        async with frozen.transaction(state, verdicts):
+            pass
+    await successor.append(verdicts, [Record(b"run-1", b"after")])
     assert [b"before", b"after"] == [record.value for record in await cluster.verdict_records(2)]
 
 
+async def test_half_a_checkpoint_of_whoever_was_overtaken_is_never_seen(
+    cluster: Cluster, producers: Callable[[], FencedProducer]
+) -> None:
+    """A worker that is frozen in the middle of a checkpoint can neither go on with it nor end it."""
+    verdicts = TopicPartition(cluster.settings.topics.verdicts, 0)
+    state = TopicPartition(cluster.settings.state_topic, 0)
+    frozen, successor = producers(), producers()
+    await frozen.open([verdicts, state])
+    unfinished = frozen.transaction(state, verdicts)
+    transaction = await unfinished.__aenter__()
+    await transaction.write([Record(b"run-1", b"half a checkpoint")])
+    await successor.open([verdicts, state])
+
+    with pytest.raises(Fenced):
+        await transaction.write([Record(b"run-1", b"late")])
+    with pytest.raises(Fenced):
+        await unfinished.__aexit__(None, None, None)
+    async with successor.transaction(state, verdicts) as whole:
+        await whole.write([Record(b"run-2", b"a whole one")])
+    assert {b"run-2": b"a whole one"} == await cluster.state(0)
+
+
 async def test_a_worker_that_was_overtaken_restores_and_goes_on(
-    cluster: Cluster, log_lines: list[dict[str, Any]]
+    cluster: Cluster, producers: Callable[[], FencedProducer], log_lines: list[dict[str, Any]]
 ) -> None:
     """A worker whose shard was opened by somebody else, though it holds the partition, opens it anew."""
     async with running(Worker(cluster.settings, ON)):
         await cluster.publish("run-1", loop("run-1", 9), partition=0)
         await cluster.caught_up()
-        brokers = make_brokers(cluster.settings.kafka, (cluster.settings.topics.verdicts, cluster.settings.state_topic))
-        await brokers.start()
-        stranger = FencedProducer(
-            brokers, cluster.settings.transactional_id(0), request_timeout_ms=5000, transaction_timeout_ms=60_000
-        )
-        await stranger.open([TopicPartition(cluster.settings.topics.verdicts, 0)])
+        await producers().open([TopicPartition(cluster.settings.topics.verdicts, 0)])
         await cluster.publish("run-1", loop("run-1", 2, start=9), partition=0)
         verdicts = await cluster.verdicts(1)
-        await brokers.stop()
 
     assert [("warn", "generic_repeat", 10)] == said(verdicts)
     assert ["partition taken over"] == [line["event"] for line in log_lines if line["event"] == "partition taken over"]
@@ -191,7 +211,8 @@ async def test_half_a_checkpoint_is_never_finished_by_the_next(cluster: Cluster)
     async with running(worker):
         await cluster.publish("run-1", loop("run-1", 9), partition=0)
         await cluster.caught_up()
-        assert (assignment := worker.assignment) is not None
+        assignment = worker.assignment
+        assert assignment is not None
         held = assignment.held[TopicPartition(cluster.settings.topics.events, 0)]
         half = held.producer.transaction(held.state, held.verdicts)
         await half.__aenter__()
@@ -222,11 +243,15 @@ async def test_a_stop_waits_for_the_checkpoint_that_is_being_written(
         await cluster.publish("run-1", loop("run-1", 9), partition=0)
         await ending.wait()
         worker.stop()
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(30):
+            while worker.assignment is not None and worker.assignment.held:
+                await asyncio.sleep(0.01)
         go_on.set()
     monkeypatch.undo()
+    committed = await cluster.committed()
     async with running(Worker(cluster.settings, ON)):
         await cluster.publish("run-1", loop("run-1", 2, start=9), partition=0)
         verdicts = await cluster.verdicts(1)
 
+    assert 18 == committed
     assert [("warn", "generic_repeat", 10)] == said(verdicts)
