@@ -81,6 +81,7 @@ def command(
     from streamguard.stream.worker import Worker  # noqa: PLC0415 - Kafka clients load only when they are used
 
     async def serve() -> None:
+        structlog.contextvars.bind_contextvars(pid=os.getpid())
         worker = Worker(settings, policies)
         _obey_signals(worker)
         await worker.run()
