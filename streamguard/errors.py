@@ -6,6 +6,7 @@ __all__ = [
     "BadSignatureError",
     "BrokerUnavailableError",
     "CaseFileError",
+    "CheckpointFailedError",
     "ClusterSettingsError",
     "ConfigurationError",
     "DeliveryFailedError",
@@ -120,6 +121,10 @@ class PositionLostError(StreamguardError):
 
 class SnapshotVersionError(StreamguardError):
     """The state topic holds snapshots of a version that this streamguard does not read."""
+
+
+class CheckpointFailedError(StreamguardError):
+    """The broker does not take a checkpoint: a run's snapshot is larger than the state topic allows, for example."""
 
 
 class RestoreFailedError(StreamguardError):

@@ -15,8 +15,8 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from streamguard.errors import DeliveryFailedError, NotAuthorizedError, RestoreFailedError
-from streamguard.stream.brokers import NOT_THERE, Fenced
+from streamguard.errors import CheckpointFailedError, DeliveryFailedError, NotAuthorizedError, RestoreFailedError
+from streamguard.stream.brokers import Fenced, may_be_repeated
 from streamguard.stream.checkpoint import write_checkpoint
 from streamguard.stream.held import Held
 from streamguard.stream.refusal import as_error
@@ -31,6 +31,9 @@ log = structlog.get_logger("streamguard.assignment")
 
 OPENING_AT_ONCE: Final = 4
 """Partitions that are opened at the same time."""
+
+CLOSE_SECONDS: Final = 5.0
+"""Longest wait for openings that were called off."""
 
 COMMIT_SECONDS: Final = 5.0
 """Longest wait for the group's coordinator to take a position."""
@@ -127,6 +130,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         except (Fenced, KafkaError, TimeoutError) as error:
             said = str(error) or f"not done within {seconds:g} s"
             log.warning("checkpoint given up", partition=held.events.partition, error=f"{type(error).__name__}: {said}")
+            if isinstance(error, KafkaError) and not may_be_repeated(error):
+                self._fail(CheckpointFailedError(f"partition {held.events.partition} cannot be written down: {said}"))
             return not (isinstance(error, Fenced) or held.producer.in_transaction)
         log.debug(
             "checkpoint written", partition=held.events.partition, position=held.marker.position,
@@ -157,6 +162,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         held, self.held = list(self.held.values()), {}
         await self._let_go(held, seconds)
         self._kept.clear()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     # inside
 
@@ -239,14 +246,14 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             log.warning("another worker opens this partition too", partition=partition.partition, error=str(error))
             return False
         except KafkaError as error:
-            if not (error.retriable or isinstance(error, NOT_THERE)):
+            if not may_be_repeated(error):
                 raise
             log.warning("partition not opened yet", partition=partition.partition, error=type(error).__name__)
             return False
         if held is None:
             return False
         if epoch != self._epoch:
-            await held.outbox.close()
+            held.outbox.abandon()
             return True
         self._resume(held)
         await self._commit(held)
@@ -262,10 +269,16 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         if kept is not None and await self.checkpoint(kept, seconds, always=True):
             return self._opener.renewed(kept)
         held = await self._opener.open(partition.partition)
-        if held.marker is None and not await self.checkpoint(held, seconds, always=True):
-            await held.outbox.close()
-            return None  # the first checkpoint tells every later restore where this group's verdicts begin
-        return held
+        if held.marker is not None:
+            return held
+        # The first checkpoint tells every later restore where this group's verdicts begin.
+        written = False
+        try:
+            written = await self.checkpoint(held, seconds, always=True)
+        finally:
+            if not written:
+                held.outbox.abandon()
+        return held if written else None
 
     def _resume(self, held: Held) -> None:
         try:

@@ -32,7 +32,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-__all__ = ["NOT_THERE", "Brokers", "Fenced"]
+__all__ = ["Brokers", "Fenced", "may_be_repeated"]
 
 log = structlog.get_logger("streamguard.brokers")
 
@@ -61,6 +61,11 @@ COORDINATOR_MOVED: Final = (CoordinatorNotAvailableError, NotCoordinatorError)
 
 class Fenced(Exception):  # noqa: N818 - a turn of events, not an error of anybody
     """Another worker has opened this shard, or the coordinator gave the transaction up: nothing more can be written."""
+
+
+def may_be_repeated(error: KafkaError) -> bool:
+    """Tell whether the same request may well succeed a moment later."""
+    return bool(error.retriable) or isinstance(error, (*NOT_THERE, *COORDINATOR_MOVED, CoordinatorLoadInProgressError))
 
 
 class Brokers:
@@ -146,7 +151,7 @@ class Brokers:
         if kind is ConcurrentTransactions:
             await asyncio.sleep(SHORT_BACKOFF_SECONDS)
             return
-        if not (kind.retriable or kind in COORDINATOR_MOVED or kind is CoordinatorLoadInProgressError):
+        if not may_be_repeated(kind()):
             raise kind
         log.debug("asking again", request=type(request).__name__, error=kind.__name__)
         if kind is not CoordinatorLoadInProgressError:

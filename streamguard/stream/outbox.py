@@ -82,9 +82,13 @@ class Outbox:
 
     async def close(self) -> None:
         """Stop delivering; what is still pending stays with whoever judges these events next."""
+        self.abandon()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Do as `close`, without waiting until the delivery that is under way has ended."""
         self._stop()
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
 
     def _stop(self) -> None:
         self._closed = True

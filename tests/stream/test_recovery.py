@@ -14,7 +14,7 @@ from cluster import Cluster, running
 from commands import started
 from events import call, loop, said
 
-from streamguard.errors import PositionLostError, SnapshotVersionError
+from streamguard.errors import CheckpointFailedError, PositionLostError, SnapshotVersionError
 from streamguard.policy import PolicySet
 from streamguard.stream.brokers import Fenced
 from streamguard.stream.checkpoint import MARKER_KEY
@@ -255,3 +255,19 @@ async def test_a_stop_waits_for_the_checkpoint_that_is_being_written(
 
     assert 18 == committed
     assert [("warn", "generic_repeat", 10)] == said(verdicts)
+
+
+async def test_a_snapshot_that_the_broker_refuses_ends_the_worker(cluster: Cluster) -> None:
+    """A state topic that does not take a run's snapshot is an error that says so: without it nothing would be kept."""
+    cluster.change(topics={"state": f"{cluster.prefix}.narrow"})
+    await cluster.create_topic(f"{cluster.prefix}.narrow", cluster.partitions, max_message_bytes="600")
+
+    worker = Worker(cluster.settings, ON)
+    life = asyncio.create_task(worker.run())
+    await worker.ready()
+    calls = [call("run-1", number, args={"path": f"/{number}"}) for number in range(30)]
+    await cluster.publish("run-1", calls, partition=0)
+
+    with pytest.raises(CheckpointFailedError, match="partition 0 cannot be written down"):
+        async with asyncio.timeout(60):
+            await life
