@@ -56,6 +56,7 @@ class Report:
         self.published = 0
         self.seconds = 0.0
         self.ended: Counter[int] = Counter()
+        self.errors: list[str] = []  # that workers ended with
         self.comparison: Comparison | None = None
 
     @property
@@ -147,6 +148,12 @@ async def run(options: Options) -> Report:
         await Disturbance(stage, settings.topics, report, options).happen()
         report.comparison = await compare(stage.nodes.bootstrap, settings, policies(), PARTITIONS)
         report.ended = Counter(code for worker in stage.workers for code in worker.ended_by_itself)
+        report.errors = [
+            line
+            for worker in stage.workers
+            for line in worker.log.read_text(errors="replace").splitlines()
+            if line.startswith(("error: ", "Traceback"))
+        ]
     finally:
         await stage.stop()
     if report.comparison is not None and report.comparison.clean:
@@ -245,6 +252,8 @@ def tell(report: Report, *, seed: int, nodes: int) -> bool:
         f"longest gap without verdicts {report.longest_gap:.1f} s; "
         f"workers that ended by themselves: {dict(report.ended) or 'none'}"
     )
+    for line in report.errors:
+        console.print(f"  {line}", markup=False)
     return done.clean
 
 
