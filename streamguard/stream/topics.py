@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
 from streamguard.errors import BrokerUnavailableError, TopicMismatchError, TopicMissingError
+from streamguard.stream.brokers import may_be_repeated
 from streamguard.stream.kafka import DEAD_LETTER_BYTES, make_admin, started
 from streamguard.stream.refusal import as_error
 
@@ -21,6 +23,11 @@ __all__ = ["Partitions", "check_topics", "create_topics"]
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
 VISIBLE_SECONDS: Final = 10.0
+AGAIN_SECONDS: Final = 0.5
+
+Answer = TypeVar("Answer")
+
+log = structlog.get_logger("streamguard.topics")
 
 STATE_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup_policy": "compact",
@@ -80,8 +87,8 @@ async def check_topics(settings: Settings) -> Partitions:
     admin = make_admin(settings.kafka)
     await started(admin, settings.kafka)
     try:
-        counts = await _partition_counts(admin, settings)
-    except KafkaError as error:
+        counts = await _patiently(lambda: _partition_counts(admin, settings), settings.kafka.connect_timeout_seconds)
+    except (KafkaError, TimeoutError) as error:
         raise as_error(error, "the topics could not be looked at") from error
     finally:
         await admin.close()
@@ -135,6 +142,19 @@ async def _partition_counts(admin: AIOKafkaAdminClient, settings: Settings) -> M
     ours = set(_names(settings))
     described: list[dict[str, Any]] = await admin.describe_topics()
     return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["topic"] in ours}
+
+
+async def _patiently(work: Callable[[], Awaitable[Answer]], seconds: float) -> Answer:
+    """Do it again while brokers come and go. Raises what came last, or `TimeoutError`."""
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                return await work()
+            except KafkaError as error:
+                if not may_be_repeated(error):
+                    raise
+                log.warning("brokers come and go, asking again", error=type(error).__name__)
+            await asyncio.sleep(AGAIN_SECONDS)
 
 
 async def _visible(admin: AIOKafkaAdminClient, settings: Settings) -> None:

@@ -7,7 +7,8 @@ counted in our own ticks: a process that was frozen has not been silent, it was 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Watchdog"]
 
 log = structlog.get_logger("streamguard.watchdog")
+
+Answer = TypeVar("Answer")
 
 TICK_SECONDS: Final = 1.0
 PULSE_SECONDS: Final = 5.0
@@ -38,6 +41,7 @@ class Watchdog:
         self._limit = settings.worker.stuck_timeout_seconds
         self._any_partition = TopicPartition(settings.topics.events, 0)
         self._positions: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._warned: set[str] = set()
 
     def pump_turned(self) -> None:
@@ -57,6 +61,7 @@ class Watchdog:
                 await asyncio.sleep(TICK_SECONDS)
                 for name in self.silent:
                     self.silent[name] += TICK_SECONDS
+                self._look_at_fetcher()
                 await self._look_at_partitions()
                 self._tell()
         finally:
@@ -86,27 +91,50 @@ class Watchdog:
                 del self.silent[name]
         for partition, shard in held.items():
             name = f"partition {partition.partition}"
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    position: int = await self._consumer.position(partition)
-                end: int | None = self._consumer.last_stable_offset(partition)
-            except (IllegalStateError, KafkaError, TimeoutError):
+            position = await _answer(self._consumer.position(partition), TICK_SECONDS)
+            if position is None:
                 continue
             moved = self._positions.get(partition) != position
             self._positions[partition] = position
-            if moved or end is None or position >= end or shard.paused:
+            if moved or shard.paused or position >= self._ends.get(partition, 0):
                 self.silent[name] = 0
             else:
                 self.silent.setdefault(name, 0)
 
+    def _look_at_fetcher(self) -> None:
+        """Raise `StuckError` if aiokafka's fetching has ended by an error of its own; it only logs that."""
+        fetching = getattr(getattr(self._consumer, "_fetcher", None), "_fetch_task", None)
+        if fetching is not None and fetching.done():
+            raise StuckError(
+                "the Kafka client has stopped fetching by an error of its own (see the log). Start the worker again"
+            )
+
     async def _pulse(self) -> None:
-        """Ask the group's coordinator something now and then: an answer shows that it is there."""
+        """Ask now and then: an answer shows that the group's coordinator is there, and where the partitions end."""
         self.silent["group coordinator"] = 0
         while True:
-            try:
-                async with asyncio.timeout(PULSE_SECONDS):
-                    await self._consumer.committed(self._any_partition)
+            if await _answer(self._ask_coordinator(), PULSE_SECONDS):
                 self.silent["group coordinator"] = 0
-            except (KafkaError, TimeoutError):
-                log.debug("the group's coordinator does not answer")
+                # Not from what was fetched last: a client that no longer fetches believes that there is nothing.
+                ends = await _answer(self._consumer.end_offsets(list(self._assignment.held)), PULSE_SECONDS)
+                self._ends = ends or self._ends
             await asyncio.sleep(PULSE_SECONDS)
+
+    async def _ask_coordinator(self) -> bool:
+        await self._consumer.committed(self._any_partition)
+        return True
+
+
+async def _answer(asking: Coroutine[Any, Any, Answer], seconds: float) -> Answer | None:
+    """Return what the client answers, None if it does not in time, fails, or gives up: all the same here.
+
+    In a task of its own: a client that cancels what it waits for must not cancel us.
+    """
+    task = asyncio.ensure_future(asking)
+    await asyncio.wait({task}, timeout=seconds)
+    if not task.done():
+        task.cancel()
+        return None
+    if task.cancelled() or isinstance(task.exception(), KafkaError | IllegalStateError | TimeoutError):
+        return None
+    return task.result()

@@ -10,6 +10,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
 
+from streamguard.errors import StuckError
 from streamguard.policy import PolicySet
 from streamguard.signing import Signer, signing_keys
 from streamguard.stream.assignment import Assignment
@@ -138,9 +139,9 @@ class Worker:
             grace = self.settings.worker.stop_grace_seconds
             await asyncio.wait({pump}, timeout=grace / 4)
             await assignment.close(grace * 3 / 4)  # waits for checkpoints that are being written: half of one is none
-            for done in (failed, pump, checkpoints, watching, telling):
-                if done.done() and not done.cancelled():
-                    done.result()
+            for done in (failed, watching, pump, checkpoints, telling):
+                if done.done():
+                    _raise_failure(done)
         finally:
             for task in tasks:
                 task.cancel()
@@ -225,3 +226,10 @@ class Worker:
                 partition=held.events.partition,
                 waiting=len(held.outbox),
             )
+
+
+def _raise_failure(done: asyncio.Future[Any]) -> None:
+    """Raise what a task failed with; one that was cancelled by something within the Kafka client has failed too."""
+    if done.cancelled():
+        raise StuckError("the Kafka client gave up a request that the worker waited for. Start the worker again")
+    done.result()

@@ -98,6 +98,7 @@ def make_settings(bootstrap: str, nodes: int) -> Settings:
             checkpoint_interval_seconds=1.0,
             checkpoint_timeout_seconds=10.0,
             stop_grace_seconds=10.0,
+            stuck_timeout_seconds=15.0,
         ),
     )
 

@@ -169,3 +169,17 @@ async def test_a_status_file_tells_how_a_worker_is(cluster: Cluster, nodes: Kafk
     assert "6 partitions" in well.stdout
     assert "makes no progress: group coordinator" in ill.stderr
     assert "has not said how it is" in gone.stderr
+
+
+async def test_a_client_that_has_stopped_fetching_ends_the_worker(cluster: Cluster) -> None:
+    """Aiokafka's fetching can die of an error of its own, in silence: the worker ends, to be started again."""
+    worker = Worker(cluster.settings, ON)
+    life = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        await worker.ready()
+    [fetching] = [task for task in asyncio.all_tasks() if "_fetch_requests_routine" in repr(task.get_coro())][-1:]
+    fetching.cancel()
+
+    with pytest.raises(StuckError, match="stopped fetching"):
+        async with asyncio.timeout(60):
+            await life
