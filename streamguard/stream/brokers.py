@@ -132,7 +132,7 @@ class Brokers:
     ) -> Answer:
         while True:
             try:
-                response = await self._send(await find(), request, group)
+                response = await self._client.send(await find(), request, group=group)
                 code, answered = answer(response)
             except (*NOT_THERE, *COORDINATOR_MOVED, CoordinatorLoadInProgressError) as error:
                 log.debug("no answer, asking again", request=type(request).__name__, error=type(error).__name__)
@@ -142,12 +142,6 @@ class Brokers:
             if code == 0:
                 return answered
             await self._bear(code, request, forget)
-
-    async def _send(self, node: int, request: Any, group: ConnectionGroup) -> Any:
-        try:
-            return await self._client.send(node, request, group=group)
-        except RuntimeError as error:  # uvloop, on a connection that was cut and that aiokafka still holds for open
-            raise KafkaConnectionError(str(error)) from error
 
     async def _bear(self, code: int, request: Any, forget: Callable[[], Awaitable[None]]) -> None:
         """Wait before the request is repeated, or raise if that is of no use."""

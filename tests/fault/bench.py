@@ -149,12 +149,7 @@ async def run(options: Options) -> Report:
         await Disturbance(stage, settings.topics, report, options).happen()
         report.comparison = await compare(stage.nodes.bootstrap, settings, policies(), PARTITIONS)
         report.ended = Counter(code for worker in stage.workers for code in worker.ended_by_itself)
-        report.errors = [
-            line
-            for worker in stage.workers
-            for line in worker.log.read_text(errors="replace").splitlines()
-            if line.startswith(("error: ", "Traceback"))
-        ]
+        report.errors = [line for worker in stage.workers for line in worker.last_words()]
     finally:
         await stage.stop()
     if report.comparison is not None and report.comparison.clean:

@@ -48,6 +48,18 @@ class WorkerProcess:
         """The process, if there is one."""
         return self._process.pid if self._process is not None and self.running else None
 
+    def last_words(self) -> list[str]:
+        """Return the errors that workers ended with here; of a traceback the last line."""
+        words: list[str] = []
+        in_traceback = False
+        for line in self.log.read_text(errors="replace").splitlines():
+            if line.startswith("Traceback"):
+                in_traceback = True
+            elif line.startswith("error: ") or (in_traceback and line and not line.startswith((" ", "{", "The above"))):
+                words.append(line)
+                in_traceback = False
+        return words
+
     async def start(self) -> None:
         """Start a worker here."""
         self._wanted = True

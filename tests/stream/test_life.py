@@ -20,7 +20,7 @@ from streamguard.errors import BrokerUnavailableError, StuckError
 from streamguard.policy import PolicySet
 from streamguard.stream.worker import Worker
 
-pytestmark = [pytest.mark.apache, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
 
 ON = PolicySet({"enabled": True})
 

@@ -23,7 +23,7 @@ from streamguard.errors import NotAuthorizedError, TopicMissingError
 from streamguard.policy import PolicySet
 from streamguard.stream.worker import Worker
 
-pytestmark = [pytest.mark.apache, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
 
 USER, PASSWORD = "guard", "swordfish"
 LIMITED = "newcomer"
