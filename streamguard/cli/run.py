@@ -113,4 +113,3 @@ def _obey_signals(worker: Worker) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-

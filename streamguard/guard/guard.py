@@ -112,6 +112,11 @@ class Guard:
             return self._result(run, event, source)
         return self._compaction(run)
 
+    @property
+    def remembered(self) -> int:
+        """Count the run ids in memory, of live runs and of those whose end is not written down yet."""
+        return self._runs.remembered
+
     def attempts_left(self, event: Event) -> int:
         """Return how many outcomes the post-compaction guard still watches in this event's run; 0: not armed."""
         run = self._active.get(run_of(event))

@@ -60,11 +60,16 @@ class Runs:
         self._active_limit = active_limit
         self._policy_of = policy_of
         self._changed: dict[str, None] = {}
-        self._stored: set[str] = set()  # runs that were ever written: their end must be written too
+        self._stored: set[str] = set()  # runs that stand written: their end must be written too
         self._capture: Capture | None = None
 
     def __len__(self) -> int:
         return len(self.active) + len(self.quiet)
+
+    @property
+    def remembered(self) -> int:
+        """Count the run ids in memory."""
+        return len(self.active.keys() | self.quiet.keys() | self._stored | self._changed.keys())
 
     def find(self, run_id: str) -> Run | None:
         """Return a run, as an object."""
@@ -78,6 +83,7 @@ class Runs:
 
     def add(self, run: Run) -> None:
         """Add a run, as the most recently active one."""
+        self._before_change(run.run_id)  # one by this id may be over, and its end not written yet
         self.active[run.run_id] = run
         if len(self.active) > self._active_limit:
             oldest = next(iter(self.active.values()))
@@ -119,7 +125,8 @@ class Runs:
     def capture(self) -> Capture:
         """Begin to write down what changed; the capture before must have been written to its end, or given up."""
         self._capture = Capture(self, self._changed)
-        self._stored.update(self._changed)
+        for run_id in self._changed:
+            (self._stored.add if run_id in self.active or run_id in self.quiet else self._stored.discard)(run_id)
         self._changed = {}
         self.generation += 1
         return self._capture
@@ -128,6 +135,7 @@ class Runs:
         """Take back a capture that could not be kept: what it held counts as changed."""
         self._capture = None
         self._changed = {**dict.fromkeys(capture.run_ids), **self._changed}
+        self._stored.update(capture.run_ids)  # for all that is known
 
     def restore(self, snapshots: Iterable[tuple[str, bytes]]) -> None:
         """Take runs from their snapshots, in any order. Raises `SnapshotVersionError`."""

@@ -183,7 +183,8 @@ def _pack_waiting(run: Run, table: _Table, call_ids: dict[int, str]) -> Iterator
     window = run.window
     for call_id, call in run.waiting:
         index = call.seq - window.first
-        if call.seq >= window.first and window.record(call.seq) is call and call_ids.get(index) == call_id:
+        within = window.first <= call.seq < window.next  # not so for calls from before the window was resized
+        if within and window.record(call.seq) is call and call_ids.get(index) == call_id:
             yield index
         else:
             yield _Waiting(call_id, table.row(call), call.offset)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_guard_property import POLICIES, streams
 
-from streamguard.events import Event, RunEnded, Source
+from streamguard.events import Event, RunEnded, Source, ToolCall
 from streamguard.guard import Guard, Limits
 from streamguard.policy import Policy, PolicySet
 from streamguard.verdicts import encode_verdict
@@ -80,7 +80,7 @@ class Topic:
         self.position, self.time = position, time
 
 
-@settings(max_examples=300)
+@settings(max_examples=250)
 @given(
     policy=POLICIES,
     limits=LIMITS,
@@ -135,3 +135,26 @@ def test_which_runs_are_kept_packed_changes_no_verdict(
 
     for offset, event in enumerate(events):
         assert judge(plain, event, offset) == judge(packing, event, offset)
+
+
+def test_runs_that_are_over_leave_nothing_behind() -> None:
+    """However many runs begin, are written down, and end: memory and topic hold what is live, and no more."""
+    guard, topic = Guard(Policy(enabled=True)), Topic()
+    for number in range(2_000):
+        judge(guard, ToolCall(run_id=f"r{number}", tool="read", args=None), 2 * number)
+        if number % 7 == 0:
+            take(guard, topic)
+        judge(guard, RunEnded(run_id=f"r{number}"), 2 * number + 1)
+        if number % 11 == 0:
+            take(guard, topic)
+    take(guard, topic)
+
+    assert (0, {}, 0) == (len(guard), topic.snapshots, guard.remembered)
+
+
+def take(guard: Guard, topic: Topic) -> None:
+    """Take a whole checkpoint."""
+    capture, changes = guard.capture(), dict[str, bytes | None]()
+    while some := capture.write(100):
+        changes.update(some)
+    topic.apply(changes, 0, guard.time)
