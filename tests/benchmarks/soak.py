@@ -29,6 +29,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from brokers.find import find_broker
 
+from streamguard.logs import configure_logs
 from streamguard.settings import Settings
 from streamguard.stream.restore import LogReader
 from streamguard.stream.topics import create_topics
@@ -190,6 +191,7 @@ def main() -> None:
     if options.publish:
         asyncio.run(publish(make_settings(*options.publish), options.minutes * 60))
         return
+    configure_logs("error")
     broker = find_broker()
     try:
         asyncio.run(soak(make_settings(broker.bootstrap, f"soak-{uuid.uuid4().hex[:8]}"), options.minutes))
