@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from streamguard.settings import Settings
+from streamguard.stream.kafka import close
 from streamguard.stream.restore import LogReader
 from streamguard.stream.topics import create_topics
 from streamguard.stream.worker import Worker
@@ -81,10 +82,9 @@ class Cluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._producer.stop()
-        for consumer in self._consumers.values():
-            await consumer.stop()
         self._folder.cleanup()
+        for client in (self._producer, *self._consumers.values()):
+            await close(client)
 
     # in
 

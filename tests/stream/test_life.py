@@ -23,6 +23,8 @@ from streamguard.stream.worker import Worker
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
 
 ON = PolicySet({"enabled": True})
+NOT_YET = {"STREAMGUARD_WORKER_CHECKPOINT_INTERVAL_SECONDS": "600"}
+"""No checkpoint before the last one: there is something to write when the worker is stopped."""
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +111,10 @@ async def test_a_worker_whose_brokers_never_come_back_ends(cluster: Cluster, nod
 
 async def test_a_worker_whose_brokers_are_gone_can_be_stopped(cluster: Cluster, nodes: KafkaNodes) -> None:
     """SIGTERM while no broker answers ends the process within the grace time, and it says what it could not do."""
-    async with started("run", **cluster.variables(), STREAMGUARD_WORKER_STOP_GRACE_SECONDS="4") as worker:
+    async with started("run", **cluster.variables(), **NOT_YET, STREAMGUARD_WORKER_STOP_GRACE_SECONDS="4") as worker:
         await worker.says("partitions open")
-        await cluster.publish("run-1", loop("run-1", 2))
+        await cluster.publish("run-1", [call("run-1", 1, gate=True)])
+        await cluster.verdicts(1)
         nodes.kill(0)
         async with asyncio.timeout(60):
             code = await worker.ends(signal.SIGTERM)
@@ -122,9 +125,10 @@ async def test_a_worker_whose_brokers_are_gone_can_be_stopped(cluster: Cluster, 
 
 async def test_a_second_signal_ends_at_once(cluster: Cluster, nodes: KafkaNodes) -> None:
     """A worker that cannot drain, for want of brokers, is ended by a second signal."""
-    async with started("run", **cluster.variables(), STREAMGUARD_WORKER_STOP_GRACE_SECONDS="600") as worker:
+    async with started("run", **cluster.variables(), **NOT_YET, STREAMGUARD_WORKER_STOP_GRACE_SECONDS="600") as worker:
         await worker.says("partitions open")
-        await cluster.publish("run-1", loop("run-1", 2))
+        await cluster.publish("run-1", [call("run-1", 1, gate=True)])
+        await cluster.verdicts(1)
         nodes.kill(0)
         worker.process.send_signal(signal.SIGTERM)
         await worker.says('"stopping"')
@@ -136,8 +140,7 @@ async def test_a_second_signal_ends_at_once(cluster: Cluster, nodes: KafkaNodes)
 
 async def test_a_clean_stop_writes_a_last_checkpoint(cluster: Cluster) -> None:
     """SIGTERM: everything judged is acknowledged, written down and committed before the process leaves, code 0."""
-    variables = {**cluster.variables(), "STREAMGUARD_WORKER_CHECKPOINT_INTERVAL_SECONDS": "600"}
-    async with started("run", **variables) as worker:
+    async with started("run", **cluster.variables(), **NOT_YET) as worker:
         await worker.says("partitions open")
         await cluster.publish("run-1", [*loop("run-1", 3), call("run-1", 3, gate=True)], partition=0)
         await cluster.verdicts(1)
