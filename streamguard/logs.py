@@ -38,7 +38,12 @@ def configure_logs(level: str = "info", style: Literal["auto", "console", "json"
         cache_logger_on_first_use=False,
     )
     last: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(),
+                exception_formatter=structlog.dev.plain_traceback,  # rich's would show locals: payloads and secrets
+            )
+        ]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

@@ -114,7 +114,7 @@ async def read_said(reader: LogReader, partition: TopicPartition, start: int) ->
     async for records in reader.read(partition, start):
         for record in records:
             try:
-                said.add(_said(record.value).verdict_id)
+                said.add(_said(record.value or b"").verdict_id)
             except msgspec.MsgspecError:
                 log.warning("no verdict on the verdict topic", partition=record.partition, offset=record.offset)
     return said
