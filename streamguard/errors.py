@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 __all__ = [
     "BadSignatureError",
     "BrokerUnavailableError",
@@ -40,24 +42,34 @@ class StreamguardError(Exception):
 class UnreadableRecordError(StreamguardError):
     """A record of the events topic is no event: not UTF-8, not JSON, not MessagePack, or empty.
 
-    The worker sends such a record to the dead-letter topic and goes on.
+    The worker sends such a record to the dead-letter topic and goes on; `reason` is what it is counted under.
     """
+
+    reason: ClassVar[str] = "unreadable"
 
 
 class WrongShapeError(UnreadableRecordError):
     """A record is well-formed, but a field has the wrong type or a required field is missing."""
 
+    reason = "wrong_shape"
+
 
 class MissingRunError(UnreadableRecordError):
     """An event names neither a `run_id` nor a `session_id`, or both are blank."""
+
+    reason = "no_run"
 
 
 class TooDeepError(UnreadableRecordError):
     """The arrays and objects of a record are nested deeper than `limits.json_depth`."""
 
+    reason = "too_deep"
+
 
 class RecordTooLargeError(UnreadableRecordError):
     """A record's value is larger than `limits.record_bytes`."""
+
+    reason = "too_large"
 
 
 class ConfigurationError(StreamguardError):

@@ -104,6 +104,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     slice_records: Positive = 500
     slice_ms: Positive = 10
     max_inflight: Positive = 10_000
+    max_inflight_bytes: Positive = 16 * 1024 * 1024
     checkpoint_interval_seconds: Seconds = 5.0
     checkpoint_events: Positive = 100_000
     checkpoint_timeout_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0

@@ -1,7 +1,7 @@
 """`streamguard run --workers N`: several workers as processes of this machine, each started again after a crash.
 
 The supervisor itself reads no records: its children are members of the group like any other worker. They are tethered
-to it (see `streamguard.demo.process`), so that none lives on alone, not even if the supervisor is killed.
+to it (see `streamguard.process`), so that none lives on alone, not even if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 import click
 import structlog
 
-from streamguard.demo.process import TETHER
+from streamguard.process import TETHER
 from streamguard.settings import WorkerSettings
 
 __all__ = ["Backoff", "Supervisor", "own_variables", "worker_command"]

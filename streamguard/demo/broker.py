@@ -28,8 +28,8 @@ from typing import Final, Self
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from streamguard.demo.process import ServerProcess, free_port
 from streamguard.errors import EmbeddedBrokerError, MissingExtraError
+from streamguard.process import ServerProcess, free_port
 
 __all__ = ["EmbeddedBroker", "answers", "broker_program"]
 

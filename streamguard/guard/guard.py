@@ -13,12 +13,12 @@ from msgspec import UNSET
 
 from streamguard.events import Event, RunEnded, Source, ToolCall, ToolResult, run_of
 from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
-from streamguard.guard.detectors import Finding, judge
-from streamguard.guard.messages import abort_message, finding_message
+from streamguard.guard.detectors import judge
 from streamguard.guard.outcome import kind_of, outcome_of, unknown_tool
 from streamguard.guard.run import Abort, EventIds, Run
 from streamguard.guard.runs import Capture, Runs
-from streamguard.guard.signature import public_signature, signature_of, tool_named
+from streamguard.guard.saying import abort_verdict, allow_verdict, finding_verdict
+from streamguard.guard.signature import signature_of, tool_named
 from streamguard.guard.window import Call
 from streamguard.policy import Policy, PolicySet
 from streamguard.verdicts import Verdict
@@ -59,12 +59,14 @@ class Counters:
 class Guard:
     """Judges the events of one partition, in their order.
 
-    Not for use from several threads. `policies` may be one policy for all agents.
+    Not for use from several threads. `policies` may be one policy for all agents; `counters` may be shared.
     """
 
-    def __init__(self, policies: PolicySet | Policy, limits: Limits | None = None) -> None:
+    def __init__(
+        self, policies: PolicySet | Policy, limits: Limits | None = None, counters: Counters | None = None
+    ) -> None:
         self.limits = limits or Limits()
-        self.counters = Counters()
+        self.counters = counters or Counters()
         self._waiting_limit = self.limits.waiting_calls
         self._policies = policies
         self._resolved: dict[str | None, tuple[Policy, str]] = {}
@@ -112,11 +114,6 @@ class Guard:
             return self._result(run, event, source)
         return self._compaction(run)
 
-    @property
-    def remembered(self) -> int:
-        """Count the run ids in memory, of live runs and of those whose end is not written down yet."""
-        return self._runs.remembered
-
     def attempts_left(self, event: Event) -> int:
         """Return how many outcomes the post-compaction guard still watches in this event's run; 0: not armed."""
         run = self._active.get(run_of(event))
@@ -148,6 +145,13 @@ class Guard:
         """
         self._runs.restore(snapshots)
         self._time = time
+
+    def forget_all(self) -> None:
+        """Forget every run and the time; what stands written of them is taken back by the next capture."""
+        self._runs.forget_all()
+        self._latest = None
+        self._time = 0
+        self._next_expiry = 0
 
     # runs
 
@@ -196,7 +200,7 @@ class Guard:
         if run.abort is not None:
             return self._call_after_abort(run, run.abort, event, source)
         if policy.enabled is False:
-            return self._allow(run, event, source) if event.gate else SILENCE
+            return (allow_verdict(run, event, source),) if event.gate else SILENCE
         tool = tool_named(event.tool)
         signature = signature_of(tool, event.args, event.args_hash)
         call = Call(
@@ -205,9 +209,9 @@ class Guard:
         finding = judge(policy, run.window, call) if policy.enabled else None
         verdicts: Sequence[Verdict] = SILENCE
         if finding is not None and run.publishes(finding):  # before the call changes what was counted
-            verdicts = (self._finding_verdict(run, call, finding, event, source),)
+            verdicts = (finding_verdict(run, call, finding, event, source),)
         elif event.gate:
-            verdicts = self._allow(run, event, source)
+            verdicts = (allow_verdict(run, event, source),)
         if finding is None or finding.action != "block":
             run.window.append(call)
         if event.call_id is not None and run.waiting.add(event.call_id, call, self._waiting_limit):
@@ -240,7 +244,7 @@ class Guard:
         if count == 0:
             return SILENCE
         abort = self._begin_abort(run, call, count, watch.offsets)
-        return (self._abort_verdict(run, abort, event.call_id, source),)
+        return (abort_verdict(run, abort, event.call_id, source),)
 
     def _call_by_arguments(self, run: Run, event: ToolResult, offset: int) -> Call | None:
         """Find out what call a result belongs to by its own arguments; the tool may come from the waiting call."""
@@ -279,65 +283,5 @@ class Guard:
         run.calls_after_abort += 1
         calls = run.calls_after_abort
         if event.gate or calls & (calls - 1) == 0:
-            return (self._abort_verdict(run, abort, event.call_id, source),)
+            return (abort_verdict(run, abort, event.call_id, source),)
         return SILENCE
-
-    # verdicts
-
-    def _finding_verdict(self, run: Run, call: Call, finding: Finding, event: ToolCall, source: Source) -> Verdict:
-        return Verdict(
-            verdict_id=_verdict_id(source),
-            run_id=run.run_id,
-            agent_id=run.agent_id,
-            call_id=event.call_id,
-            tool=call.tool,
-            action=finding.action,
-            detector=finding.detector,
-            count=finding.count,
-            threshold=finding.threshold,
-            message=finding_message(finding.action, finding.detector, call.tool, finding.count, finding.paired_tool),
-            signature=public_signature(call.tool, call.signature),
-            paired_tool=finding.paired_tool,
-            evidence=finding.evidence(),
-            policy=run.fingerprint,
-            source=source,
-        )
-
-    def _abort_verdict(self, run: Run, abort: Abort, call_id: str | None, source: Source) -> Verdict:
-        return Verdict(
-            verdict_id=_verdict_id(source),
-            run_id=run.run_id,
-            agent_id=run.agent_id,
-            call_id=call_id,
-            tool=abort.tool,
-            action="abort",
-            detector=abort.detector,
-            count=abort.count,
-            threshold=abort.threshold,
-            message=abort_message(abort.tool, abort.count),
-            signature=public_signature(abort.tool, abort.signature),
-            evidence=abort.evidence,
-            policy=run.fingerprint,
-            source=source,
-        )
-
-    def _allow(self, run: Run, event: ToolCall, source: Source) -> Sequence[Verdict]:
-        """Answer a call whose executor waits: nothing is wrong, or nothing that was not said already."""
-        tool = tool_named(event.tool)
-        return (
-            Verdict(
-                verdict_id=_verdict_id(source),
-                run_id=run.run_id,
-                agent_id=run.agent_id,
-                call_id=event.call_id,
-                tool=tool.name,
-                action="allow",
-                policy=run.fingerprint,
-                source=source,
-            ),
-        )
-
-
-def _verdict_id(source: Source) -> str:
-    """Name the verdict after its event; an event causes one verdict at the most, number 0."""
-    return f"{source.partition}-{source.offset}-0"

@@ -66,11 +66,6 @@ class Runs:
     def __len__(self) -> int:
         return len(self.active) + len(self.quiet)
 
-    @property
-    def remembered(self) -> int:
-        """Count the run ids in memory."""
-        return len(self.active.keys() | self.quiet.keys() | self._stored | self._changed.keys())
-
     def find(self, run_id: str) -> Run | None:
         """Return a run, as an object."""
         run = self.active.get(run_id)
@@ -108,6 +103,11 @@ class Runs:
                 self._changed[run_id] = None
             else:
                 self._changed.pop(run_id, None)
+
+    def forget_all(self) -> None:
+        """Forget every run."""
+        for run_id in [*self.quiet, *(run.run_id for run in self.active.values())]:
+            self.remove(run_id)
 
     def oldest(self) -> tuple[str, int] | None:
         """Return the least recently active run and the stream time of its last event."""

@@ -15,10 +15,11 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError
 
-from streamguard.errors import CheckpointFailedError, DeliveryFailedError, NotAuthorizedError, RestoreFailedError
+from streamguard.errors import DeliveryFailedError, NotAuthorizedError, RestoreFailedError, StuckError
 from streamguard.stream.brokers import Fenced, may_be_repeated
-from streamguard.stream.checkpoint import write_checkpoint
+from streamguard.stream.checkpoints import Checkpoints
 from streamguard.stream.held import Held
+from streamguard.stream.patience import UNANSWERED, answer
 from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
@@ -32,14 +33,11 @@ log = structlog.get_logger("streamguard.assignment")
 OPENING_AT_ONCE: Final = 4
 """Partitions that are opened at the same time."""
 
-CLOSE_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 2.0
 """Longest wait for openings that were called off."""
 
-COMMIT_SECONDS: Final = 5.0
-"""Longest wait for the group's coordinator to take a position."""
-
-MARKER_SECONDS: Final = 3600.0
-"""A checkpoint is written at least so often, though nothing changed: brokers forget producers they do not hear of."""
+COORDINATOR_SECONDS: Final = 5.0
+"""Longest wait for one answer of the group's coordinator."""
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
@@ -56,11 +54,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         self.held: dict[TopicPartition, Held] = {}
         self.assigned: set[TopicPartition] = set()
         self.ready = asyncio.Event()
-        self._opener = new_opener(self.lost)
+        self.opener = new_opener(self.lost)
+        self.checkpoints = Checkpoints(consumer, self._fail, worker, policy)
         self._consumer = consumer
         self._failed = failed
         self._worker = worker
-        self._policy = policy
         self._epoch = 0  # of our own: counts rebalances
         self._kept: dict[TopicPartition, Held] = {}  # revoked, and not given to anybody yet
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,6 +79,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         partitions = list(assigned)
         if partitions:
             self._consumer.pause(*partitions)
+            for partition in partitions:
+                self._consumer.seek(partition, 0)  # opening sets it right; without any, aiokafka looks for one itself
         epoch = self._new_epoch()
         self.assigned = set(partitions)
         self._kept = {partition: held for partition, held in self._kept.items() if partition in self.assigned}
@@ -113,48 +113,21 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         else:
             self._fail(error)
 
-    async def checkpoint(self, held: Held, seconds: float, *, always: bool = False) -> bool:
-        """Write a checkpoint within a deadline, and commit; without `always`, only if there is something to write.
-
-        Tell whether the shard may go on: False means that it was taken over or that nobody knows what was written.
-        """
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        try:
-            async with asyncio.timeout(seconds), held.checkpointing:
-                held.producer.raise_if_given_up()
-                if not always and held.marker is not None and held.marker.position == held.shard.position:
-                    return True
-                held.marker = await write_checkpoint(held, self._policy)
-                held.marked_at = loop.time()
-        except (Fenced, KafkaError, TimeoutError) as error:
-            said = str(error) or f"not done within {seconds:g} s"
-            log.warning("checkpoint given up", partition=held.events.partition, error=f"{type(error).__name__}: {said}")
-            if isinstance(error, KafkaError) and not may_be_repeated(error):
-                self._fail(CheckpointFailedError(f"partition {held.events.partition} cannot be written down: {said}"))
-            return not (isinstance(error, Fenced) or held.producer.in_transaction)
-        log.debug(
-            "checkpoint written", partition=held.events.partition, position=held.marker.position,
-            runs=held.marker.runs, seconds=round(loop.time() - begun, 3),
-        )  # fmt: skip
-        await self._commit(held)
-        return True
-
     async def checkpoint_all(self, seconds: float) -> None:
         """Write checkpoints where they are due; a shard whose checkpoint fails is opened anew."""
-        due = [held for held in self.held.values() if self._due(held)]
-        may_go_on = await asyncio.gather(*(self.checkpoint(held, seconds, always=True) for held in due))
+        due = [held for held in self.held.values() if self.checkpoints.due(held)]
+        may_go_on = await asyncio.gather(*(self.checkpoints.write(held, seconds, always=True) for held in due))
         for held, goes_on in zip(due, may_go_on, strict=True):
             if not goes_on and self.held.get(held.events) is held:
                 self._reopen(held)
 
-    async def out_of_range(self, positions: dict[TopicPartition, int]) -> None:
-        """Hear that the broker has no events at these positions (any more): go on where the settings say, or fail."""
+    def out_of_range(self, positions: Iterable[TopicPartition]) -> None:
+        """Hear that the broker has no events at these positions (any more). Opening anew finds out where to go on."""
         for partition in positions:
             held = self.held.get(partition)
             if held is not None:
-                held.shard.position = await self._opener.found(partition, held.shard.position)
-                self._consumer.seek(partition, held.shard.position)
+                log.warning("position out of range", partition=partition.partition, position=held.shard.position)
+                self._reopen(held, write_down=True)
 
     async def close(self, seconds: float) -> None:
         """Write a last checkpoint of every shard, and let go of all."""
@@ -179,52 +152,37 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _due(self, held: Held) -> bool:
-        position = held.marker.position if held.marker is not None else -1
-        age = asyncio.get_running_loop().time() - held.marked_at
-        moved = held.shard.position - position
-        interval = self._worker.checkpoint_interval_seconds if moved else MARKER_SECONDS
-        return moved >= self._worker.checkpoint_events or age >= interval
-
-    async def _commit(self, held: Held) -> None:
-        """Commit the position of the newest checkpoint. A refusal means that the group has moved on."""
-        if held.marker is None:
-            return
-        try:
-            async with asyncio.timeout(COMMIT_SECONDS):
-                await self._consumer.commit({held.events: held.marker.position})
-        except (KafkaError, TimeoutError) as error:
-            log.info("commit refused", partition=held.events.partition, error=f"{type(error).__name__}: {error}")
-
     async def _let_go(self, leaving: list[Held], seconds: float) -> None:
-        may_go_on = await asyncio.gather(*(self.checkpoint(held, seconds) for held in leaving))
+        may_go_on = await asyncio.gather(*(self.checkpoints.write(held, seconds) for held in leaving))
         for held, goes_on in zip(leaving, may_go_on, strict=True):
             await held.outbox.close()
             if goes_on and len(held.outbox) == 0:
                 self._kept[held.events] = held
 
-    def _reopen(self, held: Held) -> None:
-        """Open a shard anew that we hold as far as we know: if not, the next heartbeats will tell."""
+    def _reopen(self, held: Held, *, write_down: bool = False) -> None:
+        """Open a shard anew that we hold as far as we know; first write down what it knows, or drop that."""
         self.ready.clear()
         self.held.pop(held.events, None)
         try:
             self._consumer.pause(held.events)
         except IllegalStateError:
-            return  # the group has moved on already
-        self._begin(self._reopen_later(held, self._epoch), f"reopen-{held.events.partition}")
+            held.outbox.abandon()  # the group has moved on already
+            return
+        if not write_down:
+            held.outbox.abandon()
+        self._begin(self._open_until_open(held.events, self._epoch, held), f"reopen-{held.events.partition}")
 
-    async def _reopen_later(self, held: Held, epoch: int) -> None:
-        await held.outbox.close()
-        await asyncio.sleep(self._worker.heartbeat_interval_ms * 2 / 1000)
-        await self._open_until_open(held.events, epoch)
-
-    async def _open_until_open(self, partition: TopicPartition, epoch: int) -> None:
+    async def _open_until_open(self, partition: TopicPartition, epoch: int, before: Held | None = None) -> None:
         """Open a shard, again if another worker opens it too: one of the two will be told that it is not its own."""
         try:
             async with asyncio.timeout(self._worker.restore_timeout_seconds):
+                if before is not None:
+                    await self._part_with(before)
                 while not await self._open(partition, epoch):
-                    await asyncio.sleep(self._worker.heartbeat_interval_ms * 2 / 1000)
+                    await self._hear_from_group(partition)
         except asyncio.CancelledError:
+            if epoch == self._epoch:  # not by us: by something within the Kafka client that the opening waited for
+                self._fail(StuckError("the Kafka client gave up opening a partition. Start the worker again"))
             log.debug("assignment changed while a partition was opened", partition=partition.partition)
             raise
         except TimeoutError:
@@ -236,6 +194,22 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             )
         except Exception as error:  # noqa: BLE001 - a shard that cannot be opened ends the worker
             self._fail(error)
+
+    async def _part_with(self, held: Held) -> None:
+        """Close a shard that is opened anew."""
+        if not held.outbox.closed:
+            await self.checkpoints.write(held, self._worker.checkpoint_timeout_seconds)
+        await held.outbox.close()
+        await self._hear_from_group(held.events)
+
+    async def _hear_from_group(self, partition: TopicPartition) -> None:
+        """Wait until the group's coordinator has had time to say that the partition is no longer ours.
+
+        Whoever is cut off from the coordinator alone could fence its successor again and again.
+        """
+        while await answer(self._consumer.committed(partition), COORDINATOR_SECONDS) is UNANSWERED:
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(self._worker.heartbeat_interval_ms * 2 / 1000)
 
     async def _open(self, partition: TopicPartition, epoch: int) -> bool:
         """Open a shard; tell whether that worked, or has become somebody else's business."""
@@ -252,11 +226,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             return False
         if held is None:
             return False
-        if epoch != self._epoch:
-            held.outbox.abandon()
-            return True
-        self._resume(held)
-        await self._commit(held)
+        if epoch != self._epoch or not self._resume(held):
+            held.outbox.abandon()  # the group has moved on
+        else:
+            await self.checkpoints.commit(held)
         return True
 
     async def _kept_or_restored(self, partition: TopicPartition) -> Held | None:
@@ -266,30 +239,32 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         """
         seconds = self._worker.checkpoint_timeout_seconds
         kept = self._kept.pop(partition, None)
-        if kept is not None and await self.checkpoint(kept, seconds, always=True):
-            return self._opener.renewed(kept)
-        held = await self._opener.open(partition.partition)
+        if kept is not None and await self.checkpoints.write(kept, seconds, always=True):
+            return self.opener.renewed(kept)
+        held = await self.opener.open(partition.partition)
         if held.marker is not None:
             return held
         # The first checkpoint tells every later restore where this group's verdicts begin.
         written = False
         try:
-            written = await self.checkpoint(held, seconds, always=True)
+            written = await self.checkpoints.write(held, seconds, always=True)
         finally:
             if not written:
                 held.outbox.abandon()
         return held if written else None
 
-    def _resume(self, held: Held) -> None:
+    def _resume(self, held: Held) -> bool:
         try:
             self._consumer.seek(held.events, held.shard.position)
             self._consumer.resume(held.events)
         except IllegalStateError:
-            return  # revoked this moment
+            return False
+        held.paused = False
         self.held[held.events] = held
         if self.held.keys() >= self.assigned:
             log.info("partitions open", partitions=sorted(number.partition for number in self.held))
             self.ready.set()
+        return True
 
     def _fail(self, error: Exception) -> None:
         if not self._failed.done():

@@ -47,7 +47,7 @@ PRODUCER_FENCED: Final = 90  # newer than aiokafka's list of codes
 NOT_THERE: Final = (KafkaConnectionError, NodeNotReadyError, RequestTimedOutError, KafkaTimeoutError, StaleMetadata)
 """Errors of the connection: whether the request was served is not known."""
 
-LOST: Final = (
+GONE: Final = (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,
@@ -72,18 +72,18 @@ class Brokers:
     """Finds the broker that a request is for, and repeats the request while that makes sense."""
 
     def __init__(self, client: AIOKafkaClient, topics: tuple[str, ...]) -> None:
-        self._client = client
+        self.client = client
         self._topics = topics
         self._coordinators: dict[str, int] = {}
 
     async def start(self) -> None:
         """Connect. Raises `KafkaError` if no broker answers."""
-        await self._client.bootstrap()
-        await self._client.set_topics(self._topics)
+        await self.client.bootstrap()
+        await self.client.set_topics(self._topics)
 
     async def stop(self) -> None:
         """Close all connections."""
-        await self._client.close()
+        await self.client.close()
 
     async def ask_leader(
         self, partition: TopicPartition, request: Any, answer: Callable[[Any], tuple[int, Answer]]
@@ -94,7 +94,7 @@ class Brokers:
         """
 
         async def find() -> int:
-            leader = self._client.cluster.leader_for_partition(partition)
+            leader = self.client.cluster.leader_for_partition(partition)
             if leader is None or leader < 0:
                 raise StaleMetadata(f"{partition.topic}[{partition.partition}] has no leader")
             return int(leader)
@@ -112,7 +112,7 @@ class Brokers:
         async def find() -> int:
             node = self._coordinators.get(transactional_id)
             if node is None:
-                node = await self._client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
+                node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, transactional_id)
                 self._coordinators[transactional_id] = node
             return node
 
@@ -132,7 +132,7 @@ class Brokers:
     ) -> Answer:
         while True:
             try:
-                response = await self._client.send(await find(), request, group=group)
+                response = await self.client.send(await find(), request, group=group)
                 code, answered = answer(response)
             except (*NOT_THERE, *COORDINATOR_MOVED, CoordinatorLoadInProgressError) as error:
                 log.debug("no answer, asking again", request=type(request).__name__, error=type(error).__name__)
@@ -146,7 +146,7 @@ class Brokers:
     async def _bear(self, code: int, request: Any, forget: Callable[[], Awaitable[None]]) -> None:
         """Wait before the request is repeated, or raise if that is of no use."""
         kind = for_code(code)
-        if code == PRODUCER_FENCED or kind in LOST:
+        if code == PRODUCER_FENCED or kind in GONE:
             raise Fenced(kind.__name__)
         if kind is ConcurrentTransactions:
             await asyncio.sleep(SHORT_BACKOFF_SECONDS)
@@ -160,6 +160,6 @@ class Brokers:
 
     async def _refresh(self) -> None:
         try:
-            await asyncio.shield(self._client.force_metadata_update())
+            await asyncio.shield(self.client.force_metadata_update())
         except KafkaError as error:
             log.debug("metadata not refreshed", error=type(error).__name__)

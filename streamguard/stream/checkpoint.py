@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from streamguard.errors import SnapshotVersionError
 from streamguard.guard.runs import Change
 from streamguard.stream.brokers import Fenced
 from streamguard.stream.producer import Record
@@ -19,6 +20,8 @@ __all__ = ["MARKER_KEY", "Marker", "decode_marker", "write_checkpoint"]
 MARKER_KEY: Final = b" checkpoint"
 """The key of a marker: no run can have it, since run ids are stripped of blanks."""
 
+VERSION: Final = 1
+
 WRITE_RUNS: Final = 64
 """Runs written between two turns of the event loop: a few milliseconds."""
 
@@ -27,10 +30,10 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """The last record of a checkpoint: what the runs before it on the state topic are the state of.
 
     `position` is the next event to judge; `verdicts` an offset of the verdict topic before which everything is about
-    earlier events; `time` the stream time in milliseconds.
+    earlier events; `time` the stream time in milliseconds. The rest is for people who look at the topic.
     """
 
-    version: int = 1
+    version: int = VERSION
     position: int
     verdicts: int
     time: int
@@ -43,8 +46,21 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Marker).decode
 
 
+class _Version(msgspec.Struct):
+    version: int
+
+
+_version: Final = msgspec.json.Decoder(_Version).decode
+
+
 def decode_marker(value: bytes) -> Marker:
-    """Read a marker."""
+    """Read a marker. Raises `SnapshotVersionError` if this streamguard does not know its version."""
+    version = _version(value).version
+    if version != VERSION:
+        raise SnapshotVersionError(
+            f"a checkpoint on the state topic has version {version}, this streamguard reads version {VERSION}. Run the "
+            "version that wrote it (or a newer one); or, to forget all runs, delete the state topic and create it anew"
+        )
     return _decode(value)
 
 
@@ -61,7 +77,7 @@ async def write_checkpoint(held: Held, policy: str) -> Marker:
     """
     marker = Marker(
         position=held.shard.position,
-        verdicts=held.delivery.end,
+        verdicts=held.said.verdicts_before(held.delivery.end),
         time=held.shard.guard.time,
         runs=len(held.shard.guard),
         policy=policy,

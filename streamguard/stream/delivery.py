@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 
 from streamguard.stream.deadletter import DeadLetter, without_value
+from streamguard.stream.kafka import DEAD_LETTER_BYTES
 from streamguard.stream.producer import FencedProducer, Record
 from streamguard.verdicts import Verdict, encode_verdict
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from streamguard.signing import Signer
 
 __all__ = ["DeadLetters", "KafkaDelivery"]
+
+OVERHEAD_BYTES: Final = 256 * 1024
+"""What a dead letter may have beside key and value: its headers, the original ones among them."""
 
 
 class DeadLetters:
@@ -26,15 +31,29 @@ class DeadLetters:
         self._topic = topic
         self._partitions = partitions
 
-    async def write(self, letter: DeadLetter, partition: int) -> None:
-        """Append a dead letter; without its value, if the broker does not take that."""
-        try:
-            await self._send(letter, partition)
-        except MessageSizeTooLargeError:
-            await self._send(without_value(letter), partition)
+    async def write(self, letters: Iterable[DeadLetter], partition: int) -> None:
+        """Append dead letters; without its value, and later than others, one that the broker does not take."""
+        refused: list[DeadLetter] = []
+        sent = [(letter, await self._send(letter, partition)) for letter in letters]
+        for letter, acknowledged in sent:
+            try:
+                await acknowledged
+            except MessageSizeTooLargeError:
+                refused.append(letter)
+        for letter in refused:
+            await self._write_alone(letter, partition)
 
-    async def _send(self, letter: DeadLetter, partition: int) -> None:
-        acknowledged = await self._producer.send(
+    async def _write_alone(self, letter: DeadLetter, partition: int) -> None:
+        """Try again what was refused together with others: it may fit by itself."""
+        try:
+            await (await self._send(letter, partition))
+        except MessageSizeTooLargeError:
+            await (await self._send(without_value(letter), partition))
+
+    async def _send(self, letter: DeadLetter, partition: int) -> asyncio.Future[Any]:
+        if len(letter.key or b"") + len(letter.value or b"") > DEAD_LETTER_BYTES - OVERHEAD_BYTES:
+            letter = without_value(letter)
+        acknowledged: asyncio.Future[Any] = await self._producer.send(
             self._topic,
             # the producer takes no record without key and value; an empty value reads the same to an operator
             value=b"" if letter.value is None and letter.key is None else letter.value,
@@ -42,7 +61,7 @@ class DeadLetters:
             partition=partition % self._partitions,
             headers=list(letter.headers),
         )
-        await acknowledged
+        return acknowledged
 
 
 class KafkaDelivery:
@@ -65,11 +84,13 @@ class KafkaDelivery:
 
     async def verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Append verdicts; raises `Fenced` if another worker has taken over."""
-        self.end = max(self.end, await self._producer.append(self._partition, map(self._record, verdicts)))
+        end = await self._producer.append(self._partition, map(self._record, verdicts))
+        if end >= 0:
+            self.end = end
 
-    async def dead_letter(self, letter: DeadLetter) -> None:
-        """Append a dead letter."""
-        await self._dead_letters.write(letter, self._partition.partition)
+    async def dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Append dead letters."""
+        await self._dead_letters.write(letters, self._partition.partition)
 
     def _record(self, verdict: Verdict) -> Record:
         value = encode_verdict(verdict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from aiokafka import TopicPartition
 
@@ -11,8 +10,8 @@ from streamguard.stream.checkpoint import Marker
 from streamguard.stream.delivery import KafkaDelivery
 from streamguard.stream.outbox import Outbox
 from streamguard.stream.producer import FencedProducer
+from streamguard.stream.said import Said
 from streamguard.stream.shard import Shard
-from streamguard.verdicts import Verdict
 
 __all__ = ["Held", "Partitions"]
 
@@ -40,7 +39,7 @@ class Held:
         producer: FencedProducer,
         delivery: KafkaDelivery,
         outbox: Outbox,
-        said: set[str],
+        said: Said,
     ) -> None:
         self.events = partitions.events
         self.state = partitions.state
@@ -49,16 +48,8 @@ class Held:
         self.producer = producer
         self.delivery = delivery
         self.outbox = outbox
-        self.said = said  # verdicts that a predecessor published after its last checkpoint
+        self.said = said
         self.marker: Marker | None = None  # of the newest checkpoint
         self.marked_at = 0.0  # when that was, by the event loop's clock
         self.paused = False  # too much is not acknowledged
         self.checkpointing = asyncio.Lock()
-
-    def not_said(self, verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
-        """Leave out what a predecessor has published already."""
-        if not self.said or not verdicts:
-            return verdicts
-        fresh = [verdict for verdict in verdicts if verdict.verdict_id not in self.said]
-        self.said.difference_update(verdict.verdict_id for verdict in verdicts)
-        return fresh

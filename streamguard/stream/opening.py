@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streamguard.errors import PositionLostError
-from streamguard.guard import Guard, Limits
+from streamguard.guard import Counters, Guard, Limits
 from streamguard.policy import PolicySet
 from streamguard.stream.brokers import Brokers
+from streamguard.stream.checkpoint import Marker
 from streamguard.stream.delivery import DeadLetters, KafkaDelivery
 from streamguard.stream.held import Held, Partitions
 from streamguard.stream.outbox import Outbox
+from streamguard.stream.position import Place, find_place
 from streamguard.stream.producer import FencedProducer
 from streamguard.stream.restore import LogReader, Restored, read_said, read_state
+from streamguard.stream.said import Said
 from streamguard.stream.shard import Shard
 
 if TYPE_CHECKING:
@@ -44,7 +47,10 @@ class Clients(NamedTuple):
 
 
 class Opener:
-    """Opens shards. `lost` is called when an open shard can no longer deliver what it says."""
+    """Opens shards. `lost` is called when an open shard can no longer deliver what it says.
+
+    `counters` and `refused` (records that are not judged, by reason) count for all shards, since the worker started.
+    """
 
     def __init__(
         self,
@@ -54,6 +60,8 @@ class Opener:
         lost: Lost,
         signer: Signer | None = None,
     ) -> None:
+        self.counters = Counters()
+        self.refused: Counter[str] = Counter()
         self._clients = clients
         self._settings = settings
         self._policies = policies
@@ -72,19 +80,29 @@ class Opener:
         await producer.open([partitions.state, partitions.verdicts])
         async with self._reader(partitions) as reader:
             restored = await read_state(reader, partitions.state)
-            first, end = await reader.bounds(partitions.verdicts)
-            marker = restored.marker
-            said_from = end if marker is None else max(first, marker.verdicts)
-            said = await read_said(reader, partitions.verdicts, said_from)
-            position = await self._position(reader, partitions.events, restored)
-        held = self._held(partitions, producer, self._shard(number, position, restored), said, said_from)
-        held.marker = marker
+            place = await self._place(reader, partitions.events, restored.marker)
+            verdicts = await reader.bounds(partitions.verdicts)
+            said = await self._said(reader, partitions.verdicts, restored.marker, place)
+        shard = self._shard(number, restored, place)
+        delivery = KafkaDelivery(
+            producer, partitions.verdicts, self._clients.dead_letters, self._signer, end=verdicts.end
+        )
+        outbox = self._outbox(partitions.events, delivery)
+        held = Held(partitions, shard, producer=producer, delivery=delivery, outbox=outbox, said=said)
+        held.marker = None if place.anew else restored.marker
         held.marked_at = loop.time()
         log.info(
-            "partition restored", partition=number, position=position, runs=len(held.shard.guard),
+            "partition restored", partition=number, position=place.position, runs=len(shard.guard),
             already_said=len(said), epoch=producer.epoch, seconds=round(loop.time() - begun, 3),
         )  # fmt: skip
         return held
+
+    def renewed(self, kept: Held) -> Held:
+        """Return a shard that was let go, with its memory as it is and ready to deliver again."""
+        kept.outbox = self._outbox(kept.events, kept.delivery)
+        return kept
+
+    # its parts
 
     def _reader(self, partitions: Partitions) -> LogReader:
         return LogReader(self._settings.kafka, partitions.events, partitions.verdicts, partitions.state)
@@ -102,20 +120,6 @@ class Opener:
             transaction_timeout_ms=int(settings.worker.checkpoint_timeout_seconds + TRANSACTION_SECONDS) * 1000,
         )
 
-    def renewed(self, kept: Held) -> Held:
-        """Return a shard that was let go, with its memory as it is and ready to deliver again."""
-        kept.outbox = self._outbox(kept.events, kept.delivery)
-        return kept
-
-    def _held(
-        self, partitions: Partitions, producer: FencedProducer, shard: Shard, said: set[str], verdicts_end: int
-    ) -> Held:
-        delivery = KafkaDelivery(
-            producer, partitions.verdicts, self._clients.dead_letters, self._signer, end=verdicts_end
-        )
-        outbox = self._outbox(partitions.events, delivery)
-        return Held(partitions, shard, producer=producer, delivery=delivery, outbox=outbox, said=said)
-
     def _outbox(self, events: TopicPartition, delivery: KafkaDelivery) -> Outbox:
         return Outbox(
             delivery,
@@ -124,7 +128,7 @@ class Opener:
             name=f"outbox-{events.partition}",
         )
 
-    def _shard(self, number: int, position: int, restored: Restored) -> Shard:
+    def _shard(self, number: int, restored: Restored, place: Place) -> Shard:
         limits = self._settings.limits
         guard = Guard(
             self._policies,
@@ -134,49 +138,31 @@ class Opener:
                 idle_ms=limits.idle_seconds * 1000,
                 waiting_calls=limits.waiting_calls,
             ),
+            self.counters,
         )
         if restored.marker is not None:
             guard.restore(((key.decode(), value) for key, value in restored.snapshots.items()), restored.marker.time)
-        return Shard(number, guard, position, record_bytes=limits.record_bytes, json_depth=limits.json_depth)
+        if place.anew:
+            guard.forget_all()  # the next checkpoint takes them off the state topic
+        return Shard(
+            number, guard, place.position, self.refused,
+            record_bytes=limits.record_bytes, json_depth=limits.json_depth,
+        )  # fmt: skip
 
-    async def _position(self, reader: LogReader, events: TopicPartition, restored: Restored) -> int:
-        """Return where to go on: what the marker says, or what was committed if that is further.
-
-        A checkpoint's transaction and the commit behind it can be separated by a crash: the marker is right then. A
-        commit that is further was set by an operator, to skip events.
-        """
+    async def _place(self, reader: LogReader, events: TopicPartition, marker: Marker | None) -> Place:
         committed: int | None = await self._clients.consumer.committed(events)
-        first, end = await reader.bounds(events)
-        reached = [
-            *([] if committed is None else [committed]),
-            *([] if restored.marker is None else [restored.marker.position]),
-        ]
-        if not reached:
-            return end if self._settings.worker.offset_reset == "latest" else first
-        position = max(reached)
-        beyond = position > end and self._settings.kafka.idempotence  # the embedded broker's ends are not exact
-        if first <= position and not beyond:
-            return position
-        if beyond:
-            restored.snapshots.clear()  # another topic by the same name: its offsets mean other events
-        return self._found(events, position, first, end)
+        checkpoint = None if marker is None else marker.position
+        return find_place(self._settings, events, await reader.bounds(events), committed, checkpoint)
 
-    async def found(self, events: TopicPartition, position: int) -> int:
-        """Return where to go on if `position` is lost. Raises `PositionLostError` unless the settings say where."""
-        async with LogReader(self._settings.kafka, events) as reader:
-            first, end = await reader.bounds(events)
-        return self._found(events, position, first, end)
-
-    def _found(self, events: TopicPartition, position: int, first: int, end: int) -> int:
-        """Go on elsewhere if the settings say so: records were deleted unread, or the topic was made anew."""
-        choice = self._settings.worker.on_lost_position
-        name = f"{events.topic}[{events.partition}]"
-        if choice == "fail":
-            raise PositionLostError(
-                f"{name}: this group had reached {position}, but the broker has events from {first} to {end} only: "
-                "they were deleted unread, or the topic was made anew. Choose where to go on: "
-                "--on-lost-position=earliest or latest (worker.on_lost_position)"
-            )
-        found = first if choice == "earliest" else end
-        log.warning("position lost", partition=events.partition, lost=position, first=first, end=end, going_on=found)
-        return found
+    async def _said(self, reader: LogReader, partition: TopicPartition, marker: Marker | None, place: Place) -> Said:
+        """Read what stands on the verdict topic about events that are judged again."""
+        first, end = await reader.bounds(partition)
+        if place.anew or not place.begun:
+            return Said(end)  # what stands there is about other events
+        if marker is None:
+            log.warning("no checkpoint is left of this group: its runs are forgotten", partition=partition.partition)
+            return await read_said(reader, partition, first, place.position)
+        start = marker.verdicts
+        if not first <= start <= end:
+            start = first  # retention has passed it, or the topic was made anew
+        return await read_said(reader, partition, start, place.position)

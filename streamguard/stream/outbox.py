@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
+from streamguard.errors import StuckError
 from streamguard.stream.deadletter import DeadLetter
 from streamguard.verdicts import Verdict
 
 __all__ = ["Delivery", "Outbox"]
 
 BATCH_RECORDS: Final = 2_000
-"""Most records in one delivery."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Most records, and about the most bytes, in one delivery: each has a deadline of its own."""
+
+VERDICT_BYTES: Final = 1_000
+"""What a verdict is taken to weigh. Its texts are bounded; a dead letter weighs what its record did."""
 
 Outgoing: TypeAlias = Verdict | DeadLetter
 
@@ -29,8 +34,8 @@ class Delivery(Protocol):
     async def verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Append verdicts to the shard's partition; returns when all replicas have them."""
 
-    async def dead_letter(self, letter: DeadLetter) -> None:
-        """Append a dead letter; returns when all replicas have it."""
+    async def dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Append dead letters; returns when all replicas have them."""
 
 
 class Outbox:
@@ -48,18 +53,19 @@ class Outbox:
         self._seconds = seconds
         self._closed = False
         self._pending: deque[tuple[int, Outgoing]] = deque()
+        self.bytes = 0  # about: what is not acknowledged
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._task = asyncio.create_task(self._deliver_all(), name=name)
 
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is delivered."""
+        return self._closed
+
     def __len__(self) -> int:
         """Count what is not acknowledged."""
         return len(self._pending)
-
-    @property
-    def oldest(self) -> int | None:
-        """Offset of the oldest event whose answer is not acknowledged."""
-        return self._pending[0][0] if self._pending else None
 
     def put(self, verdicts: Iterable[Verdict], dead_letters: Iterable[DeadLetter]) -> None:
         """Take what one slice had to say; returns at once."""
@@ -69,6 +75,7 @@ class Outbox:
             outgoing = sorted([*outgoing, *letters], key=lambda item: item[0])
         if outgoing:
             self._pending.extend(outgoing)
+            self.bytes += sum(_weight(item) for _, item in outgoing)
             self._wake.set()
 
     async def acknowledged_below(self, offset: int) -> bool:
@@ -100,21 +107,44 @@ class Outbox:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._pending:
-                    batch = list(islice(self._pending, BATCH_RECORDS))
+                    batch, weight = self._next_batch()
                     async with asyncio.timeout(self._seconds):
-                        await self._deliver([item for _, item in batch])
+                        await self._deliver(batch)
                     for _ in batch:
                         self._pending.popleft()
+                    self.bytes -= weight
                     self._changed.set()
+        except asyncio.CancelledError:
+            if not self._closed:  # not by us: by something within the Kafka client that a delivery waited for
+                self._stop()
+                self._lost(StuckError("the Kafka client gave up a delivery. Start the worker again"))
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the worker must hear of it
             self._stop()
             self._lost(error)
 
+    def _next_batch(self) -> tuple[list[Outgoing], int]:
+        """Take what is oldest, at least one; return it with its weight."""
+        batch: list[Outgoing] = []
+        weight = 0
+        for _, item in islice(self._pending, BATCH_RECORDS):
+            if batch and weight + _weight(item) > BATCH_BYTES:
+                break
+            batch.append(item)
+            weight += _weight(item)
+        return batch, weight
+
     async def _deliver(self, batch: Sequence[Outgoing]) -> None:
         """Send and wait until all is acknowledged."""
         verdicts = [item for item in batch if isinstance(item, Verdict)]
+        letters = [item for item in batch if isinstance(item, DeadLetter)]
         if verdicts:
             await self._delivery.verdicts(verdicts)
-        for item in batch:
-            if isinstance(item, DeadLetter):
-                await self._delivery.dead_letter(item)
+        if letters:
+            await self._delivery.dead_letters(letters)
+
+
+def _weight(item: Outgoing) -> int:
+    if isinstance(item, Verdict):
+        return VERDICT_BYTES
+    return VERDICT_BYTES + len(item.key or b"") + len(item.value or b"")

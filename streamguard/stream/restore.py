@@ -13,6 +13,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from streamguard.stream.checkpoint import MARKER_KEY, Marker, decode_marker
 from streamguard.stream.kafka import close, make_reader
+from streamguard.stream.position import Bounds
+from streamguard.stream.said import Said, SaidVerdict
 
 if TYPE_CHECKING:
     from streamguard.settings import KafkaSettings
@@ -46,7 +48,11 @@ class LogReader:
         self._partitions = partitions
 
     async def __aenter__(self) -> Self:
-        await self._consumer.start()
+        try:
+            await self._consumer.start()
+        except BaseException:
+            await close(self._consumer)
+            raise
         self._consumer.assign(self._partitions)  # all at once: a topic that is new to a client costs it a moment
         self._consumer.pause(*self._partitions)
         for partition in self._partitions:
@@ -56,11 +62,11 @@ class LogReader:
     async def __aexit__(self, *_: object) -> None:
         await close(self._consumer)
 
-    async def bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        """Return the first offset that the broker has and the end of what is committed."""
+    async def bounds(self, partition: TopicPartition) -> Bounds:
+        """Return where a partition begins and ends now."""
         first = await self._consumer.beginning_offsets([partition])
         end = await self._consumer.end_offsets([partition])
-        return first[partition], end[partition]
+        return Bounds(first[partition], end[partition])
 
     async def read(self, partition: TopicPartition, start: int = 0) -> AsyncIterator[list[ConsumerRecord]]:
         """Yield records from `start` (or the first that there is) to the end."""
@@ -108,20 +114,28 @@ async def read_state(reader: LogReader, partition: TopicPartition) -> Restored:
     return Restored(marker, snapshots)
 
 
-async def read_said(reader: LogReader, partition: TopicPartition, start: int) -> set[str]:
-    """Return the ids of the verdicts that stand on a verdict partition from `start` on."""
-    said: set[str] = set()
+async def read_said(reader: LogReader, partition: TopicPartition, start: int, position: int) -> Said:
+    """Read the verdicts that stand on a verdict partition from `start` on, about events from `position` on."""
+    said: list[SaidVerdict] = []
     async for records in reader.read(partition, start):
         for record in records:
             try:
-                said.add(_said(record.value or b"").verdict_id)
+                verdict = _standing(record.value or b"")
             except msgspec.MsgspecError:
                 log.warning("no verdict on the verdict topic", partition=record.partition, offset=record.offset)
-    return said
+                continue
+            if verdict.source.offset >= position:
+                said.append(SaidVerdict(verdict.verdict_id, verdict.source.offset))
+    return Said(start, said)
 
 
-class _Said(msgspec.Struct, gc=False):
+class _Source(msgspec.Struct, gc=False):
+    offset: int
+
+
+class _Standing(msgspec.Struct, gc=False):
     verdict_id: str
+    source: _Source
 
 
-_said: Final = msgspec.json.Decoder(_Said).decode
+_standing: Final = msgspec.json.Decoder(_Standing).decode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -32,15 +33,26 @@ class Slice(NamedTuple):
 
 
 class Shard:
-    """Judges the records of one partition. A checkpoint would hold its guard's runs and its position."""
+    """Judges the records of one partition. Its guard's runs and its position are what a checkpoint holds.
 
-    def __init__(self, partition: int, guard: Guard, position: int, *, record_bytes: int, json_depth: int) -> None:
+    `refused` counts, by reason, the records that are not judged: unreadable ones, and types of a newer version.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        guard: Guard,
+        position: int,
+        refused: Counter[str] | None = None,
+        *,
+        record_bytes: int,
+        json_depth: int,
+    ) -> None:
         self.partition = partition
         self.guard = guard
         self.position = position  # offset of the next record to judge
         self.judged = 0  # events
-        self.skipped = 0  # events of a type that this version does not know
-        self.unreadable = 0  # records
+        self.refused: Counter[str] = Counter() if refused is None else refused
         self._record_bytes = record_bytes
         self._json_depth = json_depth
         self._log = log.bind(partition=partition)
@@ -77,7 +89,7 @@ class Shard:
         msgpack = bool(record.headers) and _is_msgpack(record)
         event = decode_event(value, msgpack=msgpack, depth=self._json_depth)
         if event is None:
-            self.skipped += 1
+            self.refused["unknown_type"] += 1
             return ()
         source = Source(record.topic, record.partition, record.offset, record.timestamp or 0)
         armed = self.guard.counters.armed
@@ -93,7 +105,7 @@ class Shard:
         self._log.info(f"post-compaction guard armed for {attempts} attempts", run_id=event.run_id or event.session_id)
 
     def _refuse(self, record: ConsumerRecord, error: UnreadableRecordError, dead_letters: list[DeadLetter]) -> None:
-        self.unreadable += 1
+        self.refused[error.reason] += 1
         self._log.warning("record is no event", offset=record.offset, error=str(error))
         dead_letters.append(dead_letter(record, error))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +46,7 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, at a time (seconds since 1970). `stuck` names what has not moved for half of the time allowed.
 
-    `dropped` counts, by reason, for the partitions open now, since they were opened.
+    `dropped` counts, by reason, since the worker started; `opening` are partitions that are not restored yet.
     """
 
     time: float
@@ -58,16 +57,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: dict[str, int]
     dead_letters: int
     dropped: dict[str, int]
+    opening: list[int]
     partitions: list[PartitionStatus]
 
 
 def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> Status:
     """Look at a worker."""
     held = sorted(assignment.held.values(), key=lambda one: one.events.partition)
-    dropped: Counter[str] = Counter()
-    for one in held:
-        dropped.update({name: getattr(one.shard.guard.counters, name) for name in DROPPED})
-        dropped.update(unreadable=one.shard.unreadable, unknown_types=one.shard.skipped)
+    opener = assignment.opener
+    dropped = {name: getattr(opener.counters, name) for name in DROPPED} | opener.refused
     return Status(
         time=time.time(),
         pid=os.getpid(),
@@ -76,7 +74,8 @@ def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment
         judged=worker.judged,
         verdicts=dict(worker.verdicts),
         dead_letters=worker.dead_letters,
-        dropped=dict(dropped),
+        dropped=dropped,
+        opening=sorted(one.partition for one in assignment.assigned - assignment.held.keys()),
         partitions=[_partition(one, consumer) for one in held],
     )
 

@@ -12,13 +12,13 @@ from aiokafka.errors import KafkaError, for_code
 
 from streamguard.errors import BrokerUnavailableError, TopicMismatchError, TopicMissingError
 from streamguard.stream.brokers import may_be_repeated
-from streamguard.stream.kafka import DEAD_LETTER_BYTES, make_admin, started
+from streamguard.stream.kafka import DEAD_LETTER_BYTES, close, make_admin, started
 from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
 
-__all__ = ["Partitions", "check_topics", "create_topics"]
+__all__ = ["PartitionCounts", "check_topics", "create_topics"]
 
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
@@ -40,7 +40,7 @@ STATE_CONFIGS: Final[Mapping[str, str]] = {
 """What keeps the state topic at about the size of the live runs."""
 
 
-class Partitions(NamedTuple):
+class PartitionCounts(NamedTuple):
     """How many partitions the topics have. Events and verdicts have the same number."""
 
     events: int
@@ -55,8 +55,8 @@ async def create_topics(settings: Settings) -> dict[str, str]:
     """
     topics = settings.topics
     admin = make_admin(settings.kafka)
-    await started(admin, settings.kafka)
     try:
+        await started(admin, settings.kafka)
         counts = await _partition_counts(admin, settings)
         wanted = topics.partitions
         for name in (topics.events, topics.verdicts, settings.state_topic):
@@ -75,23 +75,23 @@ async def create_topics(settings: Settings) -> dict[str, str]:
     except (KafkaError, TimeoutError) as error:
         raise BrokerUnavailableError(f"the topics could not be created: {error or 'no answer in time'}") from error
     finally:
-        await admin.close()
+        await close(admin)
 
 
-async def check_topics(settings: Settings) -> Partitions:
+async def check_topics(settings: Settings) -> PartitionCounts:
     """Return the partition counts the worker goes by.
 
     Raises `TopicMissingError` or `TopicMismatchError`.
     """
     topics = settings.topics
     admin = make_admin(settings.kafka)
-    await started(admin, settings.kafka)
     try:
+        await started(admin, settings.kafka)
         counts = await _patiently(lambda: _partition_counts(admin, settings), settings.kafka.connect_timeout_seconds)
     except (KafkaError, TimeoutError) as error:
         raise as_error(error, "the topics could not be looked at") from error
     finally:
-        await admin.close()
+        await close(admin)
     missing = [name for name in _names(settings) if name not in counts]
     if missing:
         raise TopicMissingError(
@@ -105,7 +105,7 @@ async def check_topics(settings: Settings) -> Partitions:
                 f"{topics.events} has {events} partitions and {name} has {counts[name]}: "
                 "verdicts and state go to the partition number of their events, so they must be equal"
             )
-    return Partitions(events, counts[topics.dead_letters])
+    return PartitionCounts(events, counts[topics.dead_letters])
 
 
 def _names(settings: Settings) -> tuple[str, ...]:

@@ -7,14 +7,13 @@ counted in our own ticks: a process that was frozen has not been silent, it was 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaError
 
 from streamguard.errors import StuckError
+from streamguard.stream.patience import UNANSWERED, answer
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Watchdog"]
 
 log = structlog.get_logger("streamguard.watchdog")
-
-Answer = TypeVar("Answer")
 
 TICK_SECONDS: Final = 1.0
 PULSE_SECONDS: Final = 5.0
@@ -91,8 +88,8 @@ class Watchdog:
                 del self.silent[name]
         for partition, shard in held.items():
             name = f"partition {partition.partition}"
-            position = await _answer(self._consumer.position(partition), TICK_SECONDS)
-            if position is None:
+            position = await answer(self._consumer.position(partition), TICK_SECONDS)
+            if position is UNANSWERED:
                 continue
             moved = self._positions.get(partition) != position
             self._positions[partition] = position
@@ -113,28 +110,10 @@ class Watchdog:
         """Ask now and then: an answer shows that the group's coordinator is there, and where the partitions end."""
         self.silent["group coordinator"] = 0
         while True:
-            if await _answer(self._ask_coordinator(), PULSE_SECONDS):
+            if await answer(self._consumer.committed(self._any_partition), PULSE_SECONDS) is not UNANSWERED:
                 self.silent["group coordinator"] = 0
                 # Not from what was fetched last: a client that no longer fetches believes that there is nothing.
-                ends = await _answer(self._consumer.end_offsets(list(self._assignment.held)), PULSE_SECONDS)
-                self._ends = ends or self._ends
+                ends = await answer(self._consumer.end_offsets(list(self._assignment.held)), PULSE_SECONDS)
+                if ends is not UNANSWERED:
+                    self._ends = ends
             await asyncio.sleep(PULSE_SECONDS)
-
-    async def _ask_coordinator(self) -> bool:
-        await self._consumer.committed(self._any_partition)
-        return True
-
-
-async def _answer(asking: Coroutine[Any, Any, Answer], seconds: float) -> Answer | None:
-    """Return what the client answers, None if it does not in time, fails, or gives up: all the same here.
-
-    In a task of its own: a client that cancels what it waits for must not cancel us.
-    """
-    task = asyncio.ensure_future(asking)
-    await asyncio.wait({task}, timeout=seconds)
-    if not task.done():
-        task.cancel()
-        return None
-    if task.cancelled() or isinstance(task.exception(), KafkaError | IllegalStateError | TimeoutError):
-        return None
-    return task.result()

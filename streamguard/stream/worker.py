@@ -33,8 +33,14 @@ log = structlog.get_logger("streamguard.worker")
 POLL_MS: Final = 200
 """Longest wait for records before the pump looks whether it should stop."""
 
+RESUME_AT: Final = 0.5
+"""How full the outbox may be, of what pauses a partition, when it is read again."""
+
 CHECKPOINT_TICK_SECONDS: Final = 0.25
 """How often it is looked whether a checkpoint is due."""
+
+
+GAVE_UP: Final = "the Kafka client gave up a request that the worker waited for. Start the worker again"
 
 
 class Worker:
@@ -50,6 +56,8 @@ class Worker:
         self.dead_letters = 0
         self.judged = 0  # records, readable or not
         self._policies = policies
+        keys = signing_keys(settings.signing)
+        self._signer = Signer(keys[0]) if keys else None
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
         self.assignment: Assignment | None = None
@@ -74,8 +82,11 @@ class Worker:
                 life.cancel()  # still waiting for a broker: nothing to drain
             await life
         except asyncio.CancelledError:
-            if not (self._stopping.is_set() and life.cancelled()):
+            task = asyncio.current_task()
+            if not life.cancelled() or (task is not None and task.cancelling()):
                 raise
+            if self.assignment is not None or not self._stopping.is_set():
+                raise StuckError(GAVE_UP) from None
             log.info("stopped before it had started")
         except KafkaError as error:
             raise as_error(error) from error
@@ -103,18 +114,15 @@ class Worker:
             await self._until_stopped(consumer, assignment, failed)
         finally:
             failed.cancel()
-            for client in reversed(clients):
-                await close(client)
+            await close(*clients)
         log.info("worker stopped", verdicts=dict(self.verdicts), dead_letters=self.dead_letters)
 
     def _join(self, clients: Clients, failed: asyncio.Future[None]) -> Assignment:
         """Subscribe; partitions come with the group's first rebalance."""
         settings = self.settings
-        keys = signing_keys(settings.signing)
-        signer = Signer(keys[0]) if keys else None
 
         def new_opener(lost: Lost) -> Opener:
-            return Opener(clients, settings, self._policies, lost, signer)
+            return Opener(clients, settings, self._policies, lost, self._signer)
 
         assignment = Assignment(clients.consumer, new_opener, failed, settings.worker, self._policies.fingerprint)
         clients.consumer.subscribe([settings.topics.events], listener=assignment)
@@ -137,8 +145,9 @@ class Worker:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
             grace = self.settings.worker.stop_grace_seconds
-            await asyncio.wait({pump}, timeout=grace / 4)
-            await assignment.close(grace * 3 / 4)  # waits for checkpoints that are being written: half of one is none
+            await asyncio.wait({pump}, timeout=grace / 8)
+            # Waits for checkpoints that are being written: half of one is none. What is left is for closing clients.
+            await assignment.close(grace * 3 / 8)
             for done in (failed, watching, pump, checkpoints, telling):
                 if done.done():
                     _raise_failure(done)
@@ -185,9 +194,10 @@ class Worker:
                 timeout_ms=POLL_MS, max_records=self.settings.worker.slice_records
             )
         except NoOffsetForPartitionError:
-            return {}  # a partition that is being opened: its position is set there
+            await asyncio.sleep(POLL_MS / 1000)  # a partition that is being opened: its position is set there
+            return {}
         except OffsetOutOfRangeError as error:
-            await assignment.out_of_range(error.args[0])
+            assignment.out_of_range(error.args[0])
             return {}
         except KafkaError as error:
             if not error.retriable:
@@ -204,7 +214,7 @@ class Worker:
             done = held.shard.judge(records, start, self.settings.worker.slice_ms / 1000)
             self.judged += done.next - start
             start = done.next
-            verdicts = held.not_said(done.verdicts)
+            verdicts = held.said.leave_out(done.verdicts, held.shard.position)
             held.outbox.put(verdicts, done.dead_letters)
             self.verdicts.update(verdict.action for verdict in verdicts)
             self.dead_letters += len(done.dead_letters)
@@ -212,9 +222,10 @@ class Worker:
 
     def _throttle(self, consumer: AIOKafkaConsumer, assignment: Assignment) -> None:
         """Stop reading a partition while too much of what it said is not acknowledged."""
-        most = self.settings.worker.max_inflight
+        worker = self.settings.worker
         for held in assignment.held.values():
-            if held.paused == (len(held.outbox) > (most // 2 if held.paused else most)):
+            full = max(len(held.outbox) / worker.max_inflight, held.outbox.bytes / worker.max_inflight_bytes)
+            if held.paused == (full > (RESUME_AT if held.paused else 1)):
                 continue
             held.paused = not held.paused
             try:
@@ -231,5 +242,5 @@ class Worker:
 def _raise_failure(done: asyncio.Future[Any]) -> None:
     """Raise what a task failed with; one that was cancelled by something within the Kafka client has failed too."""
     if done.cancelled():
-        raise StuckError("the Kafka client gave up a request that the worker waited for. Start the worker again")
+        raise StuckError(GAVE_UP)
     done.result()

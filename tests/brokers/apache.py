@@ -13,7 +13,7 @@ from typing import Final
 
 from brokers.jars import KAFKA, CannotResolveError
 from streamguard.demo.broker import answers
-from streamguard.demo.process import ServerProcess, free_port
+from streamguard.process import ServerProcess, free_port
 
 START_SECONDS: Final = 90
 STOP_SECONDS: Final = 20

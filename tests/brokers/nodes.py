@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError
 
 from brokers.apache import PROPERTIES, format_storage
 from brokers.jars import CannotResolveError
-from streamguard.demo.process import ServerProcess
+from streamguard.process import ServerProcess
 
 READY_SECONDS: Final = 120
 ANSWER_MS: Final = 2_000

@@ -217,7 +217,7 @@ async def test_half_a_checkpoint_is_never_finished_by_the_next(cluster: Cluster)
         half = held.producer.transaction(held.state, held.verdicts)
         await half.__aenter__()
         await half.__aexit__(TimeoutError, TimeoutError(), None)
-        may_go_on = await assignment.checkpoint(held, 5, always=True)
+        may_go_on = await assignment.checkpoints.write(held, 5, always=True)
         await cluster.publish("run-1", loop("run-1", 2, start=9), partition=0)
         verdicts = await cluster.verdicts(1)
 

@@ -130,8 +130,9 @@ async def test_a_dead_letter_that_the_broker_refuses_goes_without_its_value(clus
         letters = await cluster.dead_letters(2)
         verdicts = await cluster.verdicts(1)
 
-    assert [b"", b"short"] == [letter.value for letter in letters]
-    assert b"3000000" == dict(letters[0].headers)["value.omitted.bytes"]
+    [omitted, short] = sorted(letters, key=lambda letter: letter.value)
+    assert (b"", b"short") == (omitted.value, short.value)
+    assert b"3000000" == dict(omitted.headers)["value.omitted.bytes"]
     assert ["warn"] == [verdict.action for verdict in verdicts]
 
 

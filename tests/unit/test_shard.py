@@ -75,7 +75,7 @@ def test_types_of_a_newer_version_are_counted() -> None:
     one = shard()
     [done] = judged(one, [record(0, b'{"type":"novelty","run_id":"r"}')])
 
-    assert ([], 1, 1) == (done.dead_letters, one.skipped, one.position)
+    assert ([], 1, 1) == (done.dead_letters, one.refused["unknown_type"], one.position)
 
 
 @pytest.mark.parametrize("header", [b"application/msgpack", b"Application/MsgPack; charset=x"])

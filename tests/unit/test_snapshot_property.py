@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 from hypothesis import given, settings
@@ -44,9 +47,31 @@ def interleaved(parts: list[list[Event]], choice: random.Random) -> list[Event]:
     return events
 
 
-def judge(guard: Guard, event: Event, offset: int) -> list[bytes]:
+Clock: TypeAlias = Callable[[int], int]
+"""From an offset to its record's timestamp in milliseconds."""
+
+
+def steady(offset: int) -> int:
+    """Tell the time on which time passes."""
+    return offset * 3
+
+
+def standing(_offset: int) -> int:
+    """Tell the time of a producer without a clock."""
+    return 100
+
+
+def wandering(offset: int) -> int:
+    """Tell the time of producers whose clocks differ: it goes back again and again."""
+    return 100 + offset * 3 + offset * 37 % 50
+
+
+CLOCKS = st.sampled_from([steady, standing, wandering])
+
+
+def judge(guard: Guard, event: Event, offset: int, clock: Clock = steady) -> list[bytes]:
     """Judge one event; return the bytes of its verdicts."""
-    return [encode_verdict(verdict) for verdict in guard.observe(event, Source("t", 0, offset, offset * 3))]
+    return [encode_verdict(verdict) for verdict in guard.observe(event, Source("t", 0, offset, clock(offset)))]
 
 
 def with_agents(policy: Policy) -> PolicySet:
@@ -86,15 +111,16 @@ class Topic:
     limits=LIMITS,
     parts=st.lists(streams, min_size=1, max_size=6),
     choice=st.randoms(use_true_random=False),
+    clock=CLOCKS,
 )
 def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
-    policy: Policy, limits: Limits, parts: list[list[Event]], choice: random.Random
+    policy: Policy, limits: Limits, parts: list[list[Event]], choice: random.Random, clock: Clock
 ) -> None:
     """Checkpoints that are written while events come, given up, cut off by crashes: the verdicts are the same."""
     events = interleaved(parts, choice)
     policies = with_agents(policy)
     undisturbed = Guard(policies, msgspec.structs.replace(limits, active_runs=1000))
-    expected = [judge(undisturbed, event, offset) for offset, event in enumerate(events)]
+    expected = [judge(undisturbed, event, offset, clock) for offset, event in enumerate(events)]
 
     topic, guard, offset = Topic(), Guard(policies, limits), 0
     said: list[list[bytes]] = [[] for _ in events]
@@ -108,7 +134,7 @@ def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
             while some := capture.write(choice.randint(1, 2)):
                 changes.update(some)
                 if offset < len(events) and choice.random() < 0.7:
-                    said[offset] = judge(guard, events[offset], offset)
+                    said[offset] = judge(guard, events[offset], offset, clock)
                     offset += 1
             if choice.random() < 0.8:
                 topic.apply(changes, begun, time)
@@ -118,7 +144,7 @@ def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
             guard, offset = Guard(policies, limits), topic.position
             guard.restore(topic.snapshots.items(), topic.time)
         else:
-            said[offset] = judge(guard, events[offset], offset)
+            said[offset] = judge(guard, events[offset], offset, clock)
             offset += 1
 
     assert expected == said
@@ -140,7 +166,35 @@ def test_which_runs_are_kept_packed_changes_no_verdict(
 def test_runs_that_are_over_leave_nothing_behind() -> None:
     """However many runs begin, are written down, and end: memory and topic hold what is live, and no more."""
     guard, topic = Guard(Policy(enabled=True)), Topic()
-    for number in range(2_000):
+    live_and_let_die(guard, topic, range(1_000))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    live_and_let_die(guard, topic, range(1_000, 4_000))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (0, {}) == (len(guard), topic.snapshots)
+    assert after - before < 3_000 * 30  # an id alone takes more
+
+
+def test_a_guard_that_forgets_all_takes_back_what_stands_written() -> None:
+    """After everything was forgotten nothing is remembered, and the next checkpoint empties the topic."""
+    guard, topic = Guard(Policy(enabled=True)), Topic()
+    for number in range(20):
+        judge(guard, ToolCall(run_id=f"r{number}", tool="read", args=None), number)
+    take(guard, topic)
+    other = Guard(Policy(enabled=True), Limits(active_runs=5))
+    other.restore(topic.snapshots.items(), guard.time)
+    judge(other, ToolCall(run_id="r3", tool="read", args=None), 20)
+    other.forget_all()
+    take(other, topic)
+
+    assert (0, 0, {}) == (len(other), other.time, topic.snapshots)
+
+
+def live_and_let_die(guard: Guard, topic: Topic, numbers: range) -> None:
+    """Let runs begin and end, with a checkpoint now and then, before and after their ends."""
+    for number in numbers:
         judge(guard, ToolCall(run_id=f"r{number}", tool="read", args=None), 2 * number)
         if number % 7 == 0:
             take(guard, topic)
@@ -148,8 +202,6 @@ def test_runs_that_are_over_leave_nothing_behind() -> None:
         if number % 11 == 0:
             take(guard, topic)
     take(guard, topic)
-
-    assert (0, {}, 0) == (len(guard), topic.snapshots, guard.remembered)
 
 
 def take(guard: Guard, topic: Topic) -> None:
