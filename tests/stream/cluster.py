@@ -216,6 +216,16 @@ class Cluster:
                 await asyncio.sleep(0.05)
         await admin.close()
 
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic; returns when the broker no longer knows it."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        await admin.delete_topics([name])
+        async with asyncio.timeout(WAIT_SECONDS):
+            while name in await admin.list_topics():
+                await asyncio.sleep(0.05)
+        await admin.close()
+
     async def delete_records(self) -> None:
         """Let retention pass: delete all records of the events topic."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)

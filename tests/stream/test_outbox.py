@@ -8,6 +8,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaTimeoutError
 
+from streamguard.errors import StuckError
 from streamguard.events import Source
 from streamguard.stream.deadletter import DeadLetter
 from streamguard.stream.outbox import Outbox
@@ -109,6 +110,33 @@ async def test_no_acknowledgement_in_time_is_a_failure() -> None:
     await box.close()
 
     assert (False, [TimeoutError]) == (reached, [type(error) for error in lost])
+
+
+async def test_a_delivery_that_the_client_cancels_is_told() -> None:
+    """Aiokafka cancels what waits for it while brokers go: nothing more is delivered, and that is told."""
+    broker, lost = Broker(), list[Exception]()
+    box = outbox(broker, lost)
+    box.put([verdict(1)], [])
+    await until(lambda: broker.sent)
+    broker.sent[0].cancel()
+    reached = await box.acknowledged_below(2)
+    await box.close()
+
+    assert (False, 1, [StuckError]) == (reached, len(box), [type(error) for error in lost])
+
+
+async def test_a_batch_has_a_bounded_weight() -> None:
+    """Large dead letters go a few at a time: each delivery has a deadline of its own."""
+    broker = Broker()
+    box = outbox(broker, [])
+    box.put([], [DeadLetter(offset, None, bytes(3 << 20), ()) for offset in range(3)])
+    for number in range(3):
+        await until(lambda number=number: len(broker.sent) == number + 1)
+        broker.sent[number].set_result(None)
+    await box.acknowledged_below(3)
+    await box.close()
+
+    assert (3, 0, 0) == (len(broker.sent), len(box), box.bytes)
 
 
 async def test_closing_leaves_nobody_waiting() -> None:

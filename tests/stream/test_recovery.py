@@ -161,14 +161,19 @@ async def test_a_worker_that_was_overtaken_restores_and_goes_on(
     assert ["partition taken over"] == [line["event"] for line in log_lines if line["event"] == "partition taken over"]
 
 
-async def test_snapshots_of_a_newer_version_are_refused(cluster: Cluster) -> None:
+@pytest.mark.parametrize("what", ["snapshot", "marker"])
+async def test_state_of_a_newer_version_is_refused(cluster: Cluster, what: str) -> None:
     """A state topic written by a newer streamguard ends the worker with what to do, and is left as it is."""
     async with running(Worker(cluster.settings, ON)):
         await cluster.publish("run-1", loop("run-1", 2), partition=0)
         await cluster.caught_up()
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         marker = (await cluster.state(0))[MARKER_KEY]
-        for key, value in ((b"run-9", b"\x63" + bytes(40)), (MARKER_KEY, marker)):
+        if what == "snapshot":
+            records = [(b"run-9", b"\x63" + bytes(40)), (MARKER_KEY, marker)]
+        else:
+            records = [(MARKER_KEY, json.dumps({"version": 99, "novelty": 1}).encode())]
+        for key, value in records:
             await producer.send_and_wait(cluster.settings.state_topic, value, key=key, partition=0)
 
     with pytest.raises(SnapshotVersionError, match="version 99"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -136,6 +137,22 @@ async def test_a_dead_letter_that_the_broker_refuses_goes_without_its_value(clus
     assert ["warn"] == [verdict.action for verdict in verdicts]
 
 
+@pytest.mark.apache
+async def test_a_flood_of_poison_is_written_and_bounded(cluster: Cluster, log_lines: list[dict[str, Any]]) -> None:
+    """Thousands of records that are no events: each is a dead letter, and reading waits while too many bytes do."""
+    cluster.change(worker={"max_inflight_bytes": 200_000})
+    await cluster.publish("run-1", [b"\xff" * 4_000] * 2_500, partition=0)
+    await cluster.publish("run-1", [call("run-1", 0, gate=True)], partition=0)
+    async with running(Worker(cluster.settings, ON)) as worker:
+        [verdict] = await cluster.verdicts(1)
+        letters = await cluster.dead_letters(2_500)
+        assert worker.assignment is not None
+        refused = worker.assignment.opener.refused
+
+    assert (2_500, "allow", 2_500) == (len(letters), verdict.action, refused["unreadable"])
+    assert any("reading paused" in line["event"] for line in log_lines)
+
+
 async def test_an_empty_record_is_a_dead_letter(cluster: Cluster) -> None:
     """A record without a value (a tombstone somebody sent) is no event, and stops nothing."""
     async with running(Worker(cluster.settings, ON)):
@@ -160,8 +177,8 @@ async def test_what_was_judged_is_committed_and_nothing_more(cluster: Cluster) -
     assert ["run-1", "run-1", "run-2"] == sorted(verdict.run_id for verdict in verdicts)
 
 
-async def test_memory_is_kept_when_a_partition_comes_back(cluster: Cluster) -> None:
-    """A rebalance gives every partition anew; a worker that gets one back goes on counting where it was."""
+async def test_memory_is_kept_when_a_partition_comes_back(cluster: Cluster, log_lines: list[dict[str, Any]]) -> None:
+    """A rebalance gives every partition anew; a worker that gets one back goes on from memory, and restores nothing."""
     async with running(Worker(cluster.settings, ON)) as first:
         await cluster.publish_everywhere(lambda run: loop(run, 10))
         await cluster.caught_up()
@@ -173,6 +190,8 @@ async def test_memory_is_kept_when_a_partition_comes_back(cluster: Cluster) -> N
 
     assert len(verdicts) >= cluster.partitions // 2
     assert {("warn", "generic_repeat", 10)} == set(said(verdicts))
+    restored = Counter(line["partition"] for line in log_lines if line["event"] == "partition restored")
+    assert cluster.partitions // 2 <= list(restored.values()).count(1)
 
 
 async def test_a_gate_is_answered(cluster: Cluster) -> None:
