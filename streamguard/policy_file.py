@@ -88,11 +88,7 @@ def load_policy_file(path: Path) -> LoadedPolicy:
 
 def policy_from_toml(document: Mapping[str, Any], source: str) -> LoadedPolicy:
     """Take the policy from a parsed TOML file, which may be the service's whole configuration."""
-    faults = [
-        _unknown_key(key, key, ("policy", "agents", *SERVICE_SECTIONS))
-        for key in document
-        if key not in ("policy", "agents") and key not in SERVICE_SECTIONS
-    ]
+    faults = unknown_sections(document)
     block = _checked(document.get("policy"), "policy", faults, snake_case=True)
     tables = document.get("agents", {})
     if not isinstance(tables, Mapping):
@@ -101,6 +97,12 @@ def policy_from_toml(document: Mapping[str, Any], source: str) -> LoadedPolicy:
     names = {agent: f"agents.{_quoted(agent)}" for agent in tables}
     agents = {agent: _checked(table, names[agent], faults, snake_case=True) for agent, table in tables.items()}
     return _loaded(block, agents, source, faults, {None: "policy", **names})
+
+
+def unknown_sections(document: Mapping[str, Any]) -> list[str]:
+    """Name every section of a TOML file that neither a policy nor the service has."""
+    known = ("policy", "agents", *SERVICE_SECTIONS)
+    return [_unknown_key(key, key, known) for key in document if key not in known]
 
 
 def read_toml(path: Path, error: type[Exception] = PolicyFileError) -> dict[str, Any]:

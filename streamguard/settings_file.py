@@ -18,6 +18,7 @@ from streamguard.policy_file import (
     load_policy_file,
     policy_from_toml,
     read_toml,
+    unknown_sections,
 )
 from streamguard.settings import SECRETS, Settings, SigningSettings, masked
 
@@ -68,7 +69,8 @@ def _load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any
     if path is None and environ.get("STREAMGUARD_CONFIG"):
         path = Path(environ["STREAMGUARD_CONFIG"])
     document = read_toml(path, SettingsFileError) if path is not None else {}
-    faults: list[str] = []
+    # A policy of its own leaves nobody else to look at them.
+    faults = [f"{path}: {fault}" for fault in unknown_sections(document)] if policy_path is not None else []
     values: dict[str, dict[str, Any]] = {section: {} for section in SERVICE_SECTIONS}
     origins: dict[str, str] = {}
     for key, value, origin in (

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from streamguard.cli.service import service_options
+from streamguard.cli.service import service_options, worker_options
 from streamguard.policy_file import Value
 from streamguard.settings_file import explain_service
 
@@ -27,15 +27,18 @@ def command() -> None:
 
 @command.command("show")
 @service_options
+@worker_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of {key, value, origin}.")
-def show(config: Path | None, bootstrap: str | None, *, as_json: bool) -> None:
+def show(
+    *, config: Path | None, bootstrap: str | None, group: str | None, on_lost_position: str | None, as_json: bool
+) -> None:
     """Show every setting as `streamguard run` would take it, with its origin: file, variable, flag or default.
 
     Secrets are shown as ***, unset keys as comments. Certificates and secrets in files are not looked at. Exits 2 if
     the configuration is wrong.
     """
-    flags = {} if bootstrap is None else {"kafka.bootstrap": bootstrap}
-    values = explain_service(config, os.environ, flags)
+    flags = {"kafka.bootstrap": bootstrap, "worker.group": group, "worker.on_lost_position": on_lost_position}
+    values = explain_service(config, os.environ, {key: value for key, value in flags.items() if value is not None})
     if as_json:
         shown = [{"key": value.field, "value": value.value, "origin": value.origin} for value in values]
         click.echo(json.dumps(shown, indent=2))

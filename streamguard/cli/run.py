@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 import structlog
 
-from streamguard.cli.service import load, service_options
+from streamguard.cli.service import load, service_options, worker_options
 
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
@@ -30,7 +30,6 @@ FORCED: Final = 5
 @click.command("run", short_help="Run a worker: events in, verdicts out.")
 @service_options
 @click.option("--policy", type=click.Path(path_type=Path), help="Policy file, if not part of the configuration.")
-@click.option("--group", help="Consumer group; workers of one group share the partitions.")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -38,11 +37,7 @@ FORCED: Final = 5
     show_default=True,
     help="Worker processes on this machine; a crashed one is restarted.",
 )
-@click.option(
-    "--on-lost-position",
-    type=click.Choice(["fail", "earliest", "latest"]),
-    help="Where to go on if events were deleted unread [default: fail].",
-)
+@worker_options
 def command(
     *,
     config: Path | None,

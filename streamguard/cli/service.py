@@ -16,7 +16,7 @@ from streamguard.policy_file import LoadedPolicy, load_policy_file
 from streamguard.settings import Settings
 from streamguard.settings_file import load_service
 
-__all__ = ["load", "load_policy", "service_options"]
+__all__ = ["load", "load_policy", "service_options", "worker_options"]
 
 log = structlog.get_logger("streamguard.policy")
 
@@ -25,7 +25,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def service_options(command: Command) -> Command:
     """Add the options by which every service command finds its settings."""
-    options = (
+    return _with(
+        command,
         click.option(
             "--config",
             "-c",
@@ -38,6 +39,22 @@ def service_options(command: Command) -> Command:
             help="Kafka brokers, comma-separated [env: STREAMGUARD_KAFKA_BOOTSTRAP].",
         ),
     )
+
+
+def worker_options(command: Command) -> Command:
+    """Add the options that are settings of a worker."""
+    return _with(
+        command,
+        click.option("--group", help="Consumer group; workers of one group share the partitions."),
+        click.option(
+            "--on-lost-position",
+            type=click.Choice(["fail", "earliest", "latest"]),
+            help="Where to go on if events were deleted unread [default: fail].",
+        ),
+    )
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
     for option in reversed(options):
         command = option(command)
     return command

@@ -26,11 +26,11 @@ def test_each_value_comes_with_its_origin(tmp_path: Path) -> None:
     """Values of the file, a variable, a flag and the defaults are shown with where they come from; the later wins."""
     file = tmp_path / "s.toml"
     file.write_text("[kafka]\nbootstrap = 'file'\nclient_id = 'file'\n[limits]\nruns = 5\n")
-    settings = shown(
-        "-c", file, "--bootstrap", "flag:1", STREAMGUARD_KAFKA_BOOTSTRAP="variable", STREAMGUARD_KAFKA_CLIENT_ID="v"
-    )
+    flags = ("--bootstrap", "flag:1", "--on-lost-position", "latest")
+    settings = shown("-c", file, *flags, STREAMGUARD_KAFKA_BOOTSTRAP="variable", STREAMGUARD_KAFKA_CLIENT_ID="v")
 
     assert ("flag:1", "flag") == settings["kafka.bootstrap"]
+    assert ("latest", "flag") == settings["worker.on_lost_position"]
     assert ("v", "STREAMGUARD_KAFKA_CLIENT_ID") == settings["kafka.client_id"]
     assert (5, str(file)) == settings["limits.runs"]
     assert ("streamguard", "default") == settings["worker.group"]

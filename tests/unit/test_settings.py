@@ -73,6 +73,16 @@ def test_a_fault_names_source_key_and_value(tmp_path: Path, text: str, environ: 
         load(tmp_path, text, environ)
 
 
+def test_a_section_that_is_unknown_is_told_though_the_policy_comes_from_elsewhere(tmp_path: Path) -> None:
+    """With a policy file of its own, a section misspelt in the settings is still a fault."""
+    settings, policy = tmp_path / "s.toml", tmp_path / "p.toml"
+    settings.write_text("[kafak]\nbootstrap = 'a:1'\n")
+    policy.write_text("[policy]\nenabled = true\n")
+
+    with pytest.raises(SettingsFileError, match=r"s\.toml: kafak: unknown key; did you mean kafka"):
+        load_service(settings, {}, {}, policy)
+
+
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
     """Neither an error nor the settings' own text shows a secret."""
     with pytest.raises(SettingsFileError) as caught:
