@@ -7,16 +7,17 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from streamguard.errors import UnreadableRecordError
-from streamguard.events import Source, decode_event
+from streamguard.errors import BadSignatureError, UnreadableRecordError, UnsignedVerdictError
+from streamguard.events import MSGPACK, Source, decode_event
 from streamguard.guard import Guard, Limits
 from streamguard.policy import PolicySet
 from streamguard.settings import Settings
+from streamguard.signing import Verifier, signing_keys
 from streamguard.verdicts import decode_verdict, encode_verdict
 
 
 class Comparison(NamedTuple):
-    """What came out, in numbers of verdicts (and events)."""
+    """What came out, in numbers of verdicts, of events, and of poison (records that are no events)."""
 
     events: int
     expected: int
@@ -25,28 +26,35 @@ class Comparison(NamedTuple):
     doubled: int
     different: int
     unexpected: int
+    badly_signed: int
+    poison: int
+    poison_lost: int
+    poison_doubled: int
 
     @property
     def clean(self) -> bool:
-        """Tell whether the topic holds exactly the verdicts of an undisturbed run."""
-        wrong = self.missing + self.doubled + self.different + self.unexpected
+        """Tell whether the topic holds exactly the verdicts of an undisturbed run. Dead letters may be doubled."""
+        wrong = self.missing + self.doubled + self.different + self.unexpected + self.badly_signed + self.poison_lost
         return wrong == 0 and self.events > 0 and self.expected == self.found > 0
 
 
 async def compare(bootstrap: str, settings: Settings, policies: PolicySet, partitions: int) -> Comparison:
     """Replay the events topic through the core, partition by partition, and compare byte for byte."""
-    total = [0] * 7
+    topics = settings.topics
+    total = [0] * len(Comparison._fields)
     for number in range(partitions):
-        events = await read(bootstrap, TopicPartition(settings.topics.events, number))
-        verdicts = await read(bootstrap, TopicPartition(settings.topics.verdicts, number))
-        total = [sum(pair) for pair in zip(total, _compare(events, verdicts, settings, policies), strict=True)]
+        events, verdicts, letters = [
+            await read(bootstrap, TopicPartition(topic, number))
+            for topic in (topics.events, topics.verdicts, topics.dead_letters)
+        ]
+        expected, poison = replay(events, settings, policies)
+        part = _compare(expected, verdicts, settings)._replace(events=len(events))
+        part = _with_letters(part, poison, letters)
+        total = [sum(pair) for pair in zip(total, part, strict=True)]
     return Comparison(*total)
 
 
-def _compare(
-    events: list[ConsumerRecord], verdicts: list[ConsumerRecord], settings: Settings, policies: PolicySet
-) -> Comparison:
-    expected = dict(replay(events, settings, policies))
+def _compare(expected: dict[str, bytes], verdicts: list[ConsumerRecord], settings: Settings) -> Comparison:
     found = [(decode_verdict(record.value).verdict_id, record.value) for record in verdicts]
     counts = Counter(verdict_id for verdict_id, _ in found)
     by_id = dict(found)
@@ -56,33 +64,62 @@ def _compare(
             print(f"  expected {expected.get(verdict_id)!r}")
             print(f"  found    {by_id.get(verdict_id)!r}")
     return Comparison(
-        events=len(events),
+        events=0,
         expected=len(expected),
         found=len(found),
         missing=sum(verdict_id not in counts for verdict_id in expected),
         doubled=sum(count - 1 for count in counts.values()),
         different=sum(verdict_id in expected and expected[verdict_id] != value for verdict_id, value in found),
         unexpected=sum(verdict_id not in expected for verdict_id in counts),
+        badly_signed=_badly_signed(verdicts, settings),
+        poison=0,
+        poison_lost=0,
+        poison_doubled=0,
     )
 
 
-def replay(events: list[ConsumerRecord], settings: Settings, policies: PolicySet) -> list[tuple[str, bytes]]:
-    """Return id and bytes of every verdict that one guard, never stopped, gives for these records."""
+def _badly_signed(verdicts: list[ConsumerRecord], settings: Settings) -> int:
+    """Count the verdicts whose signature is missing or wrong."""
+    verifier = Verifier(signing_keys(settings.signing))
+    bad = 0
+    for record in verdicts:
+        try:
+            verifier.verify(record.value, record.headers)
+        except (UnsignedVerdictError, BadSignatureError) as error:
+            print(f"badly signed: {record.partition}/{record.offset}: {error}")
+            bad += 1
+    return bad
+
+
+def _with_letters(part: Comparison, poison: set[int], letters: list[ConsumerRecord]) -> Comparison:
+    """Add how the dead letters fit the poison, by the offsets that they came from."""
+    counts = Counter(int(dict(letter.headers)["source.offset"]) for letter in letters)
+    return part._replace(
+        poison=len(poison),
+        poison_lost=len(poison - counts.keys()),
+        poison_doubled=sum(counts.values()) - len(counts),
+        unexpected=part.unexpected + len(counts.keys() - poison),
+    )
+
+
+def replay(events: list[ConsumerRecord], settings: Settings, policies: PolicySet) -> tuple[dict[str, bytes], set[int]]:
+    """Return the verdicts, by id, that one guard, never stopped, gives for these records; and the offsets of poison."""
     limits = settings.limits
     guard = Guard(
         policies, Limits(runs=limits.runs, idle_ms=limits.idle_seconds * 1000, waiting_calls=limits.waiting_calls)
     )
-    said: list[tuple[str, bytes]] = []
+    said: dict[str, bytes] = {}
+    poison: set[int] = set()
     for record in events:
         try:
-            event = decode_event(record.value)
+            event = decode_event(record.value, msgpack=("content-type", MSGPACK.encode()) in record.headers)
             if event is None:
                 continue
             source = Source(record.topic, record.partition, record.offset, record.timestamp)
-            said += [(verdict.verdict_id, encode_verdict(verdict)) for verdict in guard.observe(event, source)]
+            said |= {verdict.verdict_id: encode_verdict(verdict) for verdict in guard.observe(event, source)}
         except UnreadableRecordError:
-            continue
-    return said
+            poison.add(record.offset)
+    return said, poison
 
 
 async def read(bootstrap: str, partition: TopicPartition) -> list[ConsumerRecord]:

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 import shutil
-import statistics
 import sys
 import time
 import uuid
@@ -25,11 +24,10 @@ import msgspec
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
+from account import Report, tell
 from aiokafka import AIOKafkaProducer
-from audit import Comparison, compare
-from faults import FAULTS
-from rich.console import Console
-from rich.table import Table
+from audit import compare
+from faults import FAULTS, choose
 from stage import Stage
 from traffic import Probes, Publisher, Watch, interleaved
 
@@ -45,28 +43,6 @@ RECOVERY_SECONDS: Final = 120.0
 
 AT_ONCE: Final = 0.2
 """How often the next fault comes before the guard has recovered from this one."""
-
-
-class Report:
-    """What is told at the end."""
-
-    def __init__(self) -> None:
-        self.recoveries: dict[str, list[float | None]] = {}
-        self.longest_gap = 0.0
-        self.published = 0
-        self.seconds = 0.0
-        self.ended: Counter[int] = Counter()
-        self.errors: list[str] = []  # that workers ended with
-        self.comparison: Comparison | None = None
-
-    @property
-    def faults(self) -> int:
-        """Count all faults."""
-        return sum(map(len, self.recoveries.values()))
-
-    def add(self, kind: str, seconds: float | None) -> None:
-        """Note a fault and how long it took from its end until every partition answered; None: nobody looked."""
-        self.recoveries.setdefault(kind, []).append(seconds)
 
 
 def policies() -> PolicySet:
@@ -100,6 +76,7 @@ def make_settings(bootstrap: str, nodes: int) -> Settings:
             stop_grace_seconds=10.0,
             stuck_timeout_seconds=15.0,
         ),
+        signing=replace(base.signing, key_id="bench", key="a secret of the bench"),
     )
 
 
@@ -114,7 +91,7 @@ def policy_file(folder: Path) -> Path:
 def variables(settings: Settings, policy: Path) -> dict[str, str]:
     """Return the settings as environment variables, but for where the brokers are."""
     made = {"STREAMGUARD_CONFIG": str(policy)}
-    for section in ("kafka", "topics", "worker"):
+    for section in ("kafka", "topics", "worker", "signing"):
         defaults = getattr(Settings(), section)
         for name in defaults.__struct_fields__:
             value = getattr(getattr(settings, section), name)
@@ -167,7 +144,9 @@ class Disturbance:
         self._topics = topics
         self._report = report
         self._options = options
-        self._choice = random.Random(options.seed)
+        # Two of them: how long faults take must not change what is published.
+        self._choice = random.Random(f"{options.seed} faults")
+        self._traffic = random.Random(f"{options.seed} traffic")
 
     async def happen(self) -> None:
         """Publish, disturb, and at the end wait until everything is judged and said."""
@@ -177,7 +156,7 @@ class Disturbance:
             bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=10, request_timeout_ms=30_000
         )
         await producer.start()
-        records = interleaved(self._options.corpus, self._choice)
+        records = interleaved(self._options.corpus, self._traffic)
         publisher = Publisher(producer, topics.events, records, self._options.rate)
         probes = Probes(producer, topics.events, PARTITIONS, watch)
         reading = asyncio.create_task(watch.read())
@@ -201,10 +180,9 @@ class Disturbance:
 
     async def _disturb(self, probes: Probes, tasks: tuple[asyncio.Task[None], ...]) -> None:
         begun = time.monotonic()
-        kinds, weights = list(FAULTS), [weight for _, weight in FAULTS.values()]
         for number in range(self._options.faults):
-            kind = self._choice.choices(kinds, weights)[0]
-            await FAULTS[kind][0](self._stage, self._choice, SESSION_SECONDS)
+            kind = choose(self._stage, self._choice)
+            await FAULTS[kind].happen(self._stage, self._choice, SESSION_SECONDS)
             if self._choice.random() < AT_ONCE:
                 self._report.add(kind, None)
                 continue
@@ -218,39 +196,6 @@ class Disturbance:
             for task in tasks:
                 if task.done():
                     task.result()
-
-
-def tell(report: Report, *, seed: int, nodes: int) -> bool:
-    """Print the account; tell whether nothing was lost, doubled or different."""
-    console = Console(width=100)
-    table = Table(title=f"{report.faults} faults, seed {seed}, {nodes} broker(s), {report.seconds:.0f} s")
-    for name in ("fault", "times", "recovery median", "recovery worst"):
-        table.add_column(name, justify="left" if name == "fault" else "right")
-    for kind in FAULTS:
-        seconds = [value for value in report.recoveries.get(kind, []) if value is not None]
-        table.add_row(
-            kind,
-            str(len(report.recoveries.get(kind, []))),
-            f"{statistics.median(seconds):.1f} s" if seconds else "-",
-            f"{max(seconds):.1f} s" if seconds else "-",
-        )
-    console.print(table)
-    done = report.comparison
-    if done is None:
-        return False
-    probes = done.events - report.published
-    console.print(f"{report.published} events published (and {probes} probes); {done.expected} verdicts expected,")
-    console.print(
-        f"{done.found} found: [bold]{done.missing} missing, {done.doubled} doubled, {done.different} different, "
-        f"{done.unexpected} unexpected[/bold]"
-    )
-    console.print(
-        f"longest gap without verdicts {report.longest_gap:.1f} s; "
-        f"workers that ended by themselves: {dict(report.ended) or 'none'}"
-    )
-    for line in report.errors:
-        console.print(f"  {line}", markup=False)
-    return done.clean
 
 
 def main() -> None:

@@ -6,11 +6,11 @@ import asyncio
 import random
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from stage import Stage
+from stage import PROXIED_SLOT, Stage
 
-__all__ = ["FAULTS", "Fault"]
+__all__ = ["FAULTS", "Fault", "choose"]
 
 Fault: TypeAlias = Callable[[Stage, random.Random, float], Awaitable[None]]
 """Happens to a stage; the float is the session timeout of the workers, in seconds."""
@@ -22,44 +22,34 @@ FEWEST_WORKERS: Final = 2
 async def kill(stage: Stage, choice: random.Random, _: float) -> None:
     """Kill -9 of a worker; another is started."""
     worker = stage.any_running(choice)
-    if worker is not None:
-        await worker.end(signal.SIGKILL)
-        await asyncio.sleep(choice.uniform(0, 1))
-        await worker.start()
+    await worker.end(signal.SIGKILL)
+    await asyncio.sleep(choice.uniform(0, 1))
+    await worker.start()
 
 
 async def terminate(stage: Stage, choice: random.Random, _: float) -> None:
     """SIGTERM of a worker; another is started."""
     worker = stage.any_running(choice)
-    if worker is not None:
-        await worker.end(signal.SIGTERM)
-        await worker.start()
+    await worker.end(signal.SIGTERM)
+    await worker.start()
 
 
 async def freeze(stage: Stage, choice: random.Random, session: float) -> None:
     """SIGSTOP of a worker for longer than its session, then SIGCONT."""
     worker = stage.any_running(choice)
-    if worker is not None:
-        worker.signal(signal.SIGSTOP)
-        await asyncio.sleep(session * choice.uniform(1.2, 2.5))
-        worker.signal(signal.SIGCONT)
+    worker.signal(signal.SIGSTOP)
+    await asyncio.sleep(session * choice.uniform(1.2, 2.5))
+    worker.signal(signal.SIGCONT)
 
 
-async def add(stage: Stage, choice: random.Random, session: float) -> None:
-    """Add a worker (or remove one, where there are enough)."""
-    if sum(worker.running for worker in stage.workers) >= MOST_WORKERS:
-        await remove(stage, choice, session)
-    else:
-        await stage.add_worker()
+async def add(stage: Stage, _choice: random.Random, _session: float) -> None:
+    """Add a worker."""
+    await stage.add_worker()
 
 
-async def remove(stage: Stage, choice: random.Random, session: float) -> None:
-    """Remove a worker (or add one, where there are few)."""
-    worker = stage.any_running(choice)
-    if worker is None or sum(worker.running for worker in stage.workers) <= FEWEST_WORKERS:
-        await add(stage, choice, session)
-    else:
-        await worker.end(choice.choice([signal.SIGTERM, signal.SIGKILL]))
+async def remove(stage: Stage, choice: random.Random, _: float) -> None:
+    """Remove a worker, well or badly."""
+    await stage.any_running(choice).end(choice.choice([signal.SIGTERM, signal.SIGKILL]))
 
 
 async def restart_broker(stage: Stage, choice: random.Random, _: float) -> None:
@@ -116,17 +106,56 @@ async def silence(stage: Stage, choice: random.Random, session: float) -> None:
     stage.heal()
 
 
-FAULTS: Final[dict[str, tuple[Fault, int]]] = {
-    "kill -9 of a worker": (kill, 5),
-    "SIGTERM and start": (terminate, 4),
-    "SIGSTOP beyond the session": (freeze, 5),
-    "worker added": (add, 3),
-    "worker removed": (remove, 3),
-    "connections cut": (cut, 4),
-    "connections delayed": (delay, 2),
-    "connections slowed": (slow, 2),
-    "connections silent": (silence, 3),
-    "broker restarted": (restart_broker, 2),
-    "kill -9 of a leader": (kill_leader, 2),
+def some_run(stage: Stage) -> bool:
+    """Tell whether any worker is there."""
+    return stage.running > 0
+
+
+def room(stage: Stage) -> bool:
+    """Tell whether one more worker may be added."""
+    return stage.running < MOST_WORKERS
+
+
+def enough(stage: Stage) -> bool:
+    """Tell whether a worker may be removed."""
+    return stage.running > FEWEST_WORKERS
+
+
+def proxied(stage: Stage) -> bool:
+    """Tell whether the worker behind the proxies is there: without it, they carry nothing."""
+    return stage.workers[PROXIED_SLOT].running
+
+
+def always(_: Stage) -> bool:
+    """Brokers are always there."""
+    return True
+
+
+class Kind(NamedTuple):
+    """A kind of fault: what it does, how often it is chosen, and when it can be."""
+
+    happen: Fault
+    weight: int
+    possible: Callable[[Stage], bool]
+
+
+FAULTS: Final[dict[str, Kind]] = {
+    "kill -9 of a worker": Kind(kill, 5, some_run),
+    "SIGTERM and start": Kind(terminate, 4, some_run),
+    "SIGSTOP beyond the session": Kind(freeze, 5, some_run),
+    "worker added": Kind(add, 3, room),
+    "worker removed": Kind(remove, 3, enough),
+    "connections cut": Kind(cut, 4, proxied),
+    "connections delayed": Kind(delay, 2, proxied),
+    "connections slowed": Kind(slow, 2, proxied),
+    "connections silent": Kind(silence, 3, proxied),
+    "broker restarted": Kind(restart_broker, 2, always),
+    "kill -9 of a leader": Kind(kill_leader, 2, always),
 }
-"""Each kind by its name, with how often it is chosen."""
+"""Each kind by its name."""
+
+
+def choose(stage: Stage, choice: random.Random) -> str:
+    """Choose a fault that can happen now."""
+    kinds = {name: kind.weight for name, kind in FAULTS.items() if kind.possible(stage)}
+    return choice.choices(list(kinds), list(kinds.values()))[0]

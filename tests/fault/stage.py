@@ -136,10 +136,14 @@ class Stage:
         await worker.start()
         return worker
 
-    def any_running(self, choice: random.Random) -> WorkerProcess | None:
-        """Choose a worker that runs and is not frozen."""
-        running = [worker for worker in self.workers if worker.running and not worker.frozen]
-        return choice.choice(running) if running else None
+    @property
+    def running(self) -> int:
+        """Count the workers that are there."""
+        return sum(worker.running for worker in self.workers)
+
+    def any_running(self, choice: random.Random) -> WorkerProcess:
+        """Choose a worker that is there. Raises `IndexError` if there is none."""
+        return choice.choice([worker for worker in self.workers if worker.running])
 
     def heal(self) -> None:
         """Let every connection through as it is."""

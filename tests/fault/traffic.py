@@ -9,11 +9,14 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
+
+from streamguard.events import MSGPACK
 
 log = structlog.get_logger("fault.traffic")
 
@@ -22,6 +25,12 @@ RUNS_AT_ONCE: Final = 60
 
 LONGEST_RUN: Final = 400
 """Events of a recorded run that are published; some have thousands."""
+
+PACKED: Final = 0.2
+"""Runs in MessagePack."""
+
+POISON: Final = 0.01
+"""Records that are no events."""
 
 FIRST_RUNS: Final = 400
 """Runs taken of each recording."""
@@ -65,19 +74,36 @@ def random_run(choice: random.Random) -> list[dict[str, Any]]:
     return events
 
 
-def interleaved(folder: Path | None, choice: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield run and record for ever: recorded and random runs, mixed, each under a new id every time."""
+class Message(NamedTuple):
+    """A record to publish."""
+
+    key: str
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def interleaved(folder: Path | None, choice: random.Random) -> Iterator[Message]:
+    """Yield records for ever: recorded and random runs, mixed, each under a new id every time; and some poison.
+
+    Some runs are in MessagePack.
+    """
     recorded = list(recorded_runs(folder))
-    live: list[tuple[str, list[dict[str, Any]]]] = []
+    live: list[tuple[str, list[dict[str, Any]], bool]] = []
     number = 0
     while True:
         while len(live) < RUNS_AT_ONCE:
             events = choice.choice(recorded) if recorded and choice.random() < 0.6 else random_run(choice)
             number += 1
-            live.append((f"run-{number}", list(reversed(events))))
+            live.append((f"run-{number}", list(reversed(events)), choice.random() < PACKED))
         index = choice.randrange(len(live))
-        run, left = live[index]
-        yield run, json.dumps({**left.pop(), "run_id": run}).encode()
+        run, left, packed = live[index]
+        event = {**left.pop(), "run_id": run}
+        if packed:
+            yield Message(run, msgspec.msgpack.encode(event), (("content-type", MSGPACK.encode()),))
+        else:
+            yield Message(run, json.dumps(event).encode())
+        if choice.random() < POISON:
+            yield Message(f"poison-{choice.randrange(1000)}", choice.choice([b"", b"\xff{", b"[]", b'{"type":7}']))
         if not left:
             live.pop(index)
 
@@ -85,7 +111,7 @@ def interleaved(folder: Path | None, choice: random.Random) -> Iterator[tuple[st
 class Publisher:
     """Publishes at a steady rate, whatever happens to the brokers."""
 
-    def __init__(self, producer: AIOKafkaProducer, topic: str, records: Iterator[tuple[str, bytes]], rate: int) -> None:
+    def __init__(self, producer: AIOKafkaProducer, topic: str, records: Iterator[Message], rate: int) -> None:
         self.published = 0
         self._producer = producer
         self._topic = topic
@@ -102,8 +128,10 @@ class Publisher:
             behind = min(behind + (now - last) * self._rate, self._rate)
             last = now
             while behind >= 1:
-                run, value = next(self._records)
-                await self._producer.send(self._topic, value, key=run.encode())
+                message = next(self._records)
+                await self._producer.send(
+                    self._topic, message.value, key=message.key.encode(), headers=list(message.headers)
+                )
                 self.published += 1
                 behind -= 1
 
