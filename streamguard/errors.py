@@ -132,7 +132,13 @@ class PositionLostError(StreamguardError):
 
 
 class SnapshotVersionError(StreamguardError):
-    """The state topic holds snapshots of a version that this streamguard does not read."""
+    """The state topic holds a snapshot or a checkpoint of a version that this streamguard does not read."""
+
+    def __init__(self, what: str, version: int, known: int) -> None:
+        super().__init__(
+            f"a {what} on the state topic has version {version}, this streamguard reads version {known}. Run the "
+            "version that wrote it (or a newer one); or, to forget all runs, delete the state topic and create it anew"
+        )
 
 
 class CheckpointFailedError(StreamguardError):

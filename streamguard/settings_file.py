@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -27,6 +28,11 @@ __all__ = ["explain_service", "load_service"]
 PREFIX: Final = "STREAMGUARD_"
 NOT_SETTINGS: Final = ("STREAMGUARD_TEST_", "STREAMGUARD_CONFIG")
 """Variables that are no settings: those of the tests, and the one that names the file."""
+
+
+LAST_PORT: Final = 65_535
+
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):0*[1-9][0-9]{0,4}")
 
 
 class Loaded(NamedTuple):
@@ -140,6 +146,9 @@ def _converted(values: Mapping[str, Any], origins: Mapping[str, str], faults: li
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Yield what is wrong between settings that are right one by one."""
     kafka, worker, topics = settings.kafka, settings.worker, settings.topics
+    for server in filter(None, map(str.strip, kafka.bootstrap.split(","))):
+        if _ADDRESS.fullmatch(server) is None or int(server.rpartition(":")[2]) > LAST_PORT:
+            yield f"kafka.bootstrap: {server} is no address; allowed: HOST:PORT, several separated by commas"
     if kafka.security_protocol.startswith("SASL") and not (
         kafka.sasl_username and (kafka.sasl_password or kafka.sasl_password_file)
     ):

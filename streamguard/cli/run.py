@@ -72,6 +72,11 @@ def command(
     )
     if workers > 1:
         _supervise(workers, settings.worker)
+    if policies.of(None).enabled is not True:
+        log.warning(
+            "rolling detectors are off for agents without a block of their own",
+            hint="policy.enabled = true turns them on: --config config/streamguard.toml, or --policy FILE",
+        )
     from streamguard.stream.worker import Worker  # noqa: PLC0415 - Kafka clients load only when they are used
 
     async def serve() -> None:

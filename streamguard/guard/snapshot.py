@@ -85,10 +85,7 @@ def last_event(snapshot: bytes) -> tuple[int, int]:
     """
     version, offset, seen = HEADER.unpack_from(snapshot)
     if version != VERSION:
-        raise SnapshotVersionError(
-            f"a snapshot on the state topic has version {version}, this streamguard reads version {VERSION}. Run the "
-            "version that wrote it (or a newer one); or, to forget all runs, delete the state topic and create it anew"
-        )
+        raise SnapshotVersionError("snapshot", version, VERSION)
     return offset, seen
 
 

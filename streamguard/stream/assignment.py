@@ -197,9 +197,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
 
     async def _part_with(self, held: Held) -> None:
         """Close a shard that is opened anew."""
-        if not held.outbox.closed:
-            await self.checkpoints.write(held, self._worker.checkpoint_timeout_seconds)
-        await held.outbox.close()
+        try:
+            if not held.outbox.closed:
+                await self.checkpoints.write(held, self._worker.checkpoint_timeout_seconds)
+        finally:
+            held.outbox.abandon()
         await self._hear_from_group(held.events)
 
     async def _hear_from_group(self, partition: TopicPartition) -> None:

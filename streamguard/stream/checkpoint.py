@@ -57,10 +57,7 @@ def decode_marker(value: bytes) -> Marker:
     """Read a marker. Raises `SnapshotVersionError` if this streamguard does not know its version."""
     version = _version(value).version
     if version != VERSION:
-        raise SnapshotVersionError(
-            f"a checkpoint on the state topic has version {version}, this streamguard reads version {VERSION}. Run the "
-            "version that wrote it (or a newer one); or, to forget all runs, delete the state topic and create it anew"
-        )
+        raise SnapshotVersionError("checkpoint", version, VERSION)
     return _decode(value)
 
 

@@ -17,7 +17,7 @@ from streamguard.stream.checkpoint import Marker
 from streamguard.stream.delivery import DeadLetters, KafkaDelivery
 from streamguard.stream.held import Held, Partitions
 from streamguard.stream.outbox import Outbox
-from streamguard.stream.position import Place, find_place
+from streamguard.stream.position import Bounds, Place, find_place
 from streamguard.stream.producer import FencedProducer
 from streamguard.stream.restore import LogReader, Restored, read_said, read_state
 from streamguard.stream.said import Said
@@ -82,7 +82,7 @@ class Opener:
             restored = await read_state(reader, partitions.state)
             place = await self._place(reader, partitions.events, restored.marker)
             verdicts = await reader.bounds(partitions.verdicts)
-            said = await self._said(reader, partitions.verdicts, restored.marker, place)
+            said = await _said(reader, partitions.verdicts, verdicts, restored.marker, place)
         shard = self._shard(number, restored, place)
         delivery = KafkaDelivery(
             producer, partitions.verdicts, self._clients.dead_letters, self._signer, end=verdicts.end
@@ -154,15 +154,17 @@ class Opener:
         checkpoint = None if marker is None else marker.position
         return find_place(self._settings, events, await reader.bounds(events), committed, checkpoint)
 
-    async def _said(self, reader: LogReader, partition: TopicPartition, marker: Marker | None, place: Place) -> Said:
-        """Read what stands on the verdict topic about events that are judged again."""
-        first, end = await reader.bounds(partition)
-        if place.anew or not place.begun:
-            return Said(end)  # what stands there is about other events
-        if marker is None:
-            log.warning("no checkpoint is left of this group: its runs are forgotten", partition=partition.partition)
-            return await read_said(reader, partition, first, place.position)
+
+async def _said(
+    reader: LogReader, partition: TopicPartition, bounds: Bounds, marker: Marker | None, place: Place
+) -> Said:
+    """Read what stands on the verdict topic about events that are judged again."""
+    if place.anew or not place.begun:
+        return Said(bounds.end)  # what stands there is about other events
+    if marker is None:
+        log.warning("no checkpoint is left of this group: its runs are forgotten", partition=partition.partition)
+    # A marker that is out of bounds: retention has passed it, or the topic was made anew.
+    start = bounds.first
+    if marker is not None and bounds.first <= marker.verdicts <= bounds.end:
         start = marker.verdicts
-        if not first <= start <= end:
-            start = first  # retention has passed it, or the topic was made anew
-        return await read_said(reader, partition, start, place.position)
+    return await read_said(reader, partition, start, place.position)

@@ -28,10 +28,12 @@ class Said:
     """
 
     def __init__(self, start: int, verdicts: Iterable[SaidVerdict] = ()) -> None:
-        offsets = {verdict.verdict_id: verdict.offset for verdict in verdicts}
         self.start = start
-        self._ids = offsets.keys()
-        self._until = max(offsets.values(), default=-1) + 1
+        self._ids: set[str] = set()
+        self._until = 0  # behind the last of their events
+        for verdict in verdicts:
+            self._ids.add(verdict.verdict_id)
+            self._until = max(self._until, verdict.offset + 1)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -42,7 +44,7 @@ class Said:
             return verdicts
         fresh = [verdict for verdict in verdicts if verdict.verdict_id not in self._ids]
         if position >= self._until:
-            self._ids = {}.keys()
+            self._ids.clear()
         return fresh
 
     def verdicts_before(self, end: int) -> int:

@@ -39,7 +39,6 @@ RESUME_AT: Final = 0.5
 CHECKPOINT_TICK_SECONDS: Final = 0.25
 """How often it is looked whether a checkpoint is due."""
 
-
 GAVE_UP: Final = "the Kafka client gave up a request that the worker waited for. Start the worker again"
 
 

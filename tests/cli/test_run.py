@@ -116,3 +116,14 @@ async def test_topics_are_created_and_found(broker: Any, topic_prefix: str) -> N
     assert (0, 4) == (second.returncode, second.stdout.count("exists "))
     assert 1 == refused.returncode
     assert "3 partitions, but 4 are wanted" in refused.stderr
+
+
+@pytest.mark.parametrize(("configured", "warned"), [(False, True), (True, False)])
+def test_a_guard_that_hardly_guards_says_so(repository: Path, *, configured: bool, warned: bool) -> None:
+    """Without a policy only the post-compaction guard is on: the log says so; with the shipped one it does not."""
+    config = ("--config", repository / "config" / "streamguard.toml") if configured else ()
+    done = streamguard(
+        "run", *config, "--bootstrap", "127.0.0.1:1", variables={"STREAMGUARD_KAFKA_CONNECT_TIMEOUT_SECONDS": "1"}
+    )
+
+    assert (1, warned) == (done.returncode, "rolling detectors are off" in done.stdout + done.stderr)

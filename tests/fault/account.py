@@ -59,7 +59,8 @@ def tell(report: Report, *, seed: int, nodes: int) -> bool:
         f"{done.unexpected} unexpected, {done.badly_signed} badly signed[/bold]"
     )
     console.print(
-        f"{done.poison} records that are no events: {done.poison_lost} missing from the dead letters, "
+        f"{done.packed} events in MessagePack; {done.poison} records that are no events: "
+        f"{done.poison_lost} missing from the dead letters, "
         f"{done.poison_doubled} there twice"
     )
     console.print(

@@ -17,7 +17,7 @@ from streamguard.verdicts import decode_verdict, encode_verdict
 
 
 class Comparison(NamedTuple):
-    """What came out, in numbers of verdicts, of events, and of poison (records that are no events)."""
+    """What came out, in numbers of verdicts, of events (`packed`: in MessagePack), and of poison (no events)."""
 
     events: int
     expected: int
@@ -27,6 +27,7 @@ class Comparison(NamedTuple):
     different: int
     unexpected: int
     badly_signed: int
+    packed: int
     poison: int
     poison_lost: int
     poison_doubled: int
@@ -41,41 +42,54 @@ class Comparison(NamedTuple):
 async def compare(bootstrap: str, settings: Settings, policies: PolicySet, partitions: int) -> Comparison:
     """Replay the events topic through the core, partition by partition, and compare byte for byte."""
     topics = settings.topics
-    total = [0] * len(Comparison._fields)
+    parts = []
     for number in range(partitions):
         events, verdicts, letters = [
             await read(bootstrap, TopicPartition(topic, number))
             for topic in (topics.events, topics.verdicts, topics.dead_letters)
         ]
-        expected, poison = replay(events, settings, policies)
-        part = _compare(expected, verdicts, settings)._replace(events=len(events))
-        part = _with_letters(part, poison, letters)
-        total = [sum(pair) for pair in zip(total, part, strict=True)]
-    return Comparison(*total)
+        parts.append(_compare(replay(events, settings, policies), events, verdicts, letters, settings))
+    return Comparison(*map(sum, zip(*parts, strict=True)))
 
 
-def _compare(expected: dict[str, bytes], verdicts: list[ConsumerRecord], settings: Settings) -> Comparison:
+def _compare(
+    replayed: tuple[dict[str, bytes], set[int]],
+    events: list[ConsumerRecord],
+    verdicts: list[ConsumerRecord],
+    letters: list[ConsumerRecord],
+    settings: Settings,
+) -> Comparison:
+    expected, poison = replayed
     found = [(decode_verdict(record.value).verdict_id, record.value) for record in verdicts]
     counts = Counter(verdict_id for verdict_id, _ in found)
-    by_id = dict(found)
-    for verdict_id in sorted(expected.keys() | by_id.keys()):
-        if expected.get(verdict_id) != by_id.get(verdict_id) or counts[verdict_id] > 1:
-            print(f"wrong: {verdict_id} x {counts[verdict_id]}")
-            print(f"  expected {expected.get(verdict_id)!r}")
-            print(f"  found    {by_id.get(verdict_id)!r}")
+    _show_differences(expected, dict(found), counts)
+    buried = Counter(int(dict(letter.headers)["source.offset"]) for letter in letters)
     return Comparison(
-        events=0,
+        events=len(events),
         expected=len(expected),
         found=len(found),
         missing=sum(verdict_id not in counts for verdict_id in expected),
         doubled=sum(count - 1 for count in counts.values()),
         different=sum(verdict_id in expected and expected[verdict_id] != value for verdict_id, value in found),
-        unexpected=sum(verdict_id not in expected for verdict_id in counts),
+        unexpected=len(counts.keys() - expected.keys()) + len(buried.keys() - poison),
         badly_signed=_badly_signed(verdicts, settings),
-        poison=0,
-        poison_lost=0,
-        poison_doubled=0,
+        packed=sum(_is_packed(record) for record in events),
+        poison=len(poison),
+        poison_lost=len(poison - buried.keys()),
+        poison_doubled=len(letters) - len(buried),
     )
+
+
+def _show_differences(expected: dict[str, bytes], found: dict[str, bytes], counts: Counter[str]) -> None:
+    for verdict_id in sorted(expected.keys() | found.keys()):
+        if expected.get(verdict_id) != found.get(verdict_id) or counts[verdict_id] > 1:
+            print(f"wrong: {verdict_id} x {counts[verdict_id]}")
+            print(f"  expected {expected.get(verdict_id)!r}")
+            print(f"  found    {found.get(verdict_id)!r}")
+
+
+def _is_packed(record: ConsumerRecord) -> bool:
+    return ("content-type", MSGPACK.encode()) in record.headers
 
 
 def _badly_signed(verdicts: list[ConsumerRecord], settings: Settings) -> int:
@@ -91,17 +105,6 @@ def _badly_signed(verdicts: list[ConsumerRecord], settings: Settings) -> int:
     return bad
 
 
-def _with_letters(part: Comparison, poison: set[int], letters: list[ConsumerRecord]) -> Comparison:
-    """Add how the dead letters fit the poison, by the offsets that they came from."""
-    counts = Counter(int(dict(letter.headers)["source.offset"]) for letter in letters)
-    return part._replace(
-        poison=len(poison),
-        poison_lost=len(poison - counts.keys()),
-        poison_doubled=sum(counts.values()) - len(counts),
-        unexpected=part.unexpected + len(counts.keys() - poison),
-    )
-
-
 def replay(events: list[ConsumerRecord], settings: Settings, policies: PolicySet) -> tuple[dict[str, bytes], set[int]]:
     """Return the verdicts, by id, that one guard, never stopped, gives for these records; and the offsets of poison."""
     limits = settings.limits
@@ -112,7 +115,7 @@ def replay(events: list[ConsumerRecord], settings: Settings, policies: PolicySet
     poison: set[int] = set()
     for record in events:
         try:
-            event = decode_event(record.value, msgpack=("content-type", MSGPACK.encode()) in record.headers)
+            event = decode_event(record.value, msgpack=_is_packed(record))
             if event is None:
                 continue
             source = Source(record.topic, record.partition, record.offset, record.timestamp)

@@ -129,7 +129,7 @@ async def run(options: Options) -> Report:
         report.errors = [line for worker in stage.workers for line in worker.last_words()]
     finally:
         await stage.stop()
-    if report.comparison is not None and report.comparison.clean:
+    if report.comparison is not None and report.comparison.clean and not report.ended:
         shutil.rmtree(stage.folder, ignore_errors=True)
     else:
         print("the workers' logs are in", stage.folder)

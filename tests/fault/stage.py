@@ -94,7 +94,7 @@ class WorkerProcess:
         if self._wanted:
             self.ended_by_itself.append(code)
             await asyncio.sleep(RESTART_SECONDS)
-            if self._wanted:
+            if self._wanted and not self.running:  # nobody else has started one here meanwhile
                 await self.start()
 
 

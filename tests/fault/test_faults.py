@@ -36,5 +36,5 @@ async def test_no_verdict_is_lost_doubled_or_different(
     assert (0, 0, 0, 0) == (done.missing, done.doubled, done.different, done.unexpected)
     assert (0, 0) == (done.badly_signed, done.poison_lost)
     assert done.expected == done.found > 0
-    assert done.poison > 0
+    assert min(done.packed, done.poison) > 0
     assert report.faults == faults

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from brokers.jars import java, resolve
+from brokers.nodes import KafkaNodes
 
 from streamguard.settings import Settings
 from streamguard.stream.kafka import close
@@ -237,6 +240,20 @@ class Cluster:
             }
         )
         await admin.close()
+
+
+@contextmanager
+def own_nodes(broker: Any, count: int) -> Iterator[KafkaNodes]:
+    """Start nodes that tests may stop, kill and start; skip where none can be started."""
+    if broker.kind != "apache-kafka":
+        pytest.skip("needs Java and Maven: brokers that can be stopped are started by the test")
+    nodes = KafkaNodes(java(), resolve(), count)
+    nodes.start()
+    try:
+        asyncio.run(nodes.wait_ready())
+        yield nodes
+    finally:
+        nodes.stop()
 
 
 @asynccontextmanager

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from brokers.jars import java, resolve
 from brokers.nodes import KafkaNodes
-from cluster import Cluster, running
+from cluster import Cluster, own_nodes, running
 from events import loop, said
 
 from streamguard.policy import PolicySet
@@ -25,13 +23,8 @@ ON = PolicySet({"enabled": True})
 @pytest.fixture(scope="module")
 def nodes(broker: Any) -> Iterator[KafkaNodes]:
     """Three nodes that the tests may kill."""
-    if broker.kind != "apache-kafka":
-        pytest.skip("needs Java and Maven: brokers that can be killed are started by the test")
-    nodes = KafkaNodes(java(), resolve(), 3)
-    nodes.start()
-    asyncio.run(nodes.wait_ready())
-    yield nodes
-    nodes.stop()
+    with own_nodes(broker, 3) as nodes:
+        yield nodes
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from brokers.jars import java, resolve
 from brokers.nodes import KafkaNodes
-from cluster import Cluster, running
+from cluster import Cluster, own_nodes, running
 from commands import started, streamguard
 from events import call, loop, said
 
@@ -30,13 +29,8 @@ NOT_YET = {"STREAMGUARD_WORKER_CHECKPOINT_INTERVAL_SECONDS": "600"}
 @pytest.fixture(scope="module")
 def nodes(broker: Any) -> Iterator[KafkaNodes]:
     """One node that the tests may stop, kill and start."""
-    if broker.kind != "apache-kafka":
-        pytest.skip("needs Java and Maven: brokers that can be stopped are started by the test")
-    nodes = KafkaNodes(java(), resolve(), 1)
-    nodes.start()
-    asyncio.run(nodes.wait_ready())
-    yield nodes
-    nodes.stop()
+    with own_nodes(broker, 1) as nodes:
+        yield nodes
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ async def test_what_a_producer_took_back_was_never_said(cluster: Cluster) -> Non
     assert "c1" == verdict.call_id
 
 
-async def test_a_worker_that_waits_for_a_broker_can_be_stopped(cluster: Cluster) -> None:
+async def test_a_worker_that_waits_for_a_broker_can_be_stopped(
+    cluster: Cluster, log_lines: list[dict[str, Any]]
+) -> None:
     """A stop while no broker answers ends the worker at once, and is no error."""
     cluster.change(kafka={"bootstrap": "127.0.0.1:1", "connect_timeout_seconds": 50.0})
     worker = Worker(cluster.settings, ON)
@@ -117,6 +119,8 @@ async def test_a_worker_that_waits_for_a_broker_can_be_stopped(cluster: Cluster)
     worker.stop()
     async with asyncio.timeout(10):
         await task
+
+    assert "stopped before it had started" in [line["event"] for line in log_lines]
 
 
 @pytest.mark.apache

@@ -29,11 +29,11 @@ def test_the_later_source_wins(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         "[kafka]\nbootstrap = 'file'\nclient_id = 'file'\n[limits]\nruns = 5\n",
-        {"STREAMGUARD_KAFKA_BOOTSTRAP": "variable", "STREAMGUARD_KAFKA_CLIENT_ID": "variable"},
-        kafka__bootstrap="flag",
+        {"STREAMGUARD_KAFKA_BOOTSTRAP": "variable:1", "STREAMGUARD_KAFKA_CLIENT_ID": "variable"},
+        kafka__bootstrap="flag:1",
     )
 
-    assert ("flag", "variable", 5, "streamguard") == (
+    assert ("flag:1", "variable", 5, "streamguard") == (
         settings.kafka.bootstrap, settings.kafka.client_id, settings.limits.runs, settings.worker.group,
     )  # fmt: skip
 
@@ -57,6 +57,9 @@ def test_variables_are_converted(tmp_path: Path) -> None:
         ("[limits]\nruns = '5'", {}, "limits.runs is '5'; expected `int`, got `str`"),
         ("[limits]\nrun = 5", {}, "limits.run: unknown key; did you mean limits.runs?"),
         ("limits = 5", {}, "limits must be a table"),
+        ("[kafka]\nbootstrap = 'a:1, foo:bar'", {}, "kafka.bootstrap: foo:bar is no address; allowed: HOST:PORT"),
+        ("[kafka]\nbootstrap = 'localhost:99999'", {}, "kafka.bootstrap: localhost:99999 is no address"),
+        ("[kafka]\nbootstrap = 'localhost'", {}, "kafka.bootstrap: localhost is no address"),
         ("[kafka]\nsecurity_protocol = 'TLS'", {}, "kafka.security_protocol is 'TLS'"),
         ("[kafka]\nsecurity_protocol = 'SASL_SSL'", {}, "kafka.sasl_username and a password are needed"),
         ("[worker]\nheartbeat_interval_ms = 20000", {}, "at most a third of worker.session_timeout_ms"),
