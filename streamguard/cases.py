@@ -20,6 +20,7 @@ from streamguard.errors import CaseFileError, UnreadableRecordError
 from streamguard.events import Event, Source, ToolCall, ToolResult, decode_event
 from streamguard.guard import Guard
 from streamguard.policy import Block, Policy, overlay, resolve
+from streamguard.policy_file import unknown_keys
 from streamguard.replay import Line, lines_of, timestamp_of
 from streamguard.verdicts import Verdict
 
@@ -29,10 +30,12 @@ LINE_BYTES: Final = 64 * 1024 * 1024
 BASE_BLOCK: Final[Block] = {"enabled": True}
 """What a least-action case's policy is laid over unless a policy is given: the documented thresholds, switched on."""
 
+BLOCKS: Final = ("loopDetection", "agentLoopDetection", "policy")
+
 STRENGTH: Final = {"none": 0, "allow": 0, "warn": 1, "block": 2, "abort": 3}
 
 
-class Case(msgspec.Struct, kw_only=True):
+class Case(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A line of a case file, of either form."""
 
     id: str
@@ -89,7 +92,8 @@ _decode: Final = msgspec.json.Decoder(Case).decode
 def run_cases(files: Sequence[str], base: Block | None = None) -> Report:
     """Run all cases of these files (`-`: standard input).
 
-    Raises `CaseFileError` with file and line where one is no case, `ReplayInputError` where a file cannot be read.
+    Raises `CaseFileError` with file and line where one is no case or has keys that nobody reads, or if there is none;
+    `ReplayInputError` where a file cannot be read.
     """
     cases = events = 0
     mismatches: list[Mismatch] = []
@@ -103,6 +107,8 @@ def run_cases(files: Sequence[str], base: Block | None = None) -> Report:
         if problem is not None:
             place = f"{line.file}:{line.number}"
             mismatches.append(Mismatch(place, case.id, case.note or case.source or "", problem))
+    if cases == 0:
+        raise CaseFileError(f"no case in {', '.join(files)}")
     return Report(cases, events, mismatches)
 
 
@@ -110,9 +116,13 @@ def _case(line: Line) -> Case:
     if line.text is None:
         raise CaseFileError(f"{line.file}:{line.number}: the line has more than {LINE_BYTES} bytes")
     try:
-        return _decode(line.text)
+        case = _decode(line.text)
     except msgspec.MsgspecError as error:
         raise CaseFileError(f"{line.file}:{line.number}: no case: {error}") from None
+    faults = [fault for name in BLOCKS for fault in unknown_keys(getattr(case, name), name)]
+    if faults:
+        raise CaseFileError(f"{line.file}:{line.number}: {'; '.join(faults)}")
+    return case
 
 
 def _problem(case: Case, base: Block, line: Line) -> str | None:

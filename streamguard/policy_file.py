@@ -19,10 +19,23 @@ import json5
 from streamguard.errors import PolicyFileError
 from streamguard.policy import COUNTS, DETECTORS, NESTED, Block, Policy, PolicySet, overlay, positive_whole, resolve
 
-__all__ = ["Clamped", "LoadedPolicy", "Value", "load_policy_file", "policy_from_toml", "read_toml"]
+__all__ = [
+    "OPENCLAW",
+    "Clamped",
+    "LoadedPolicy",
+    "Value",
+    "load_policy_file",
+    "policy_from_toml",
+    "read_toml",
+    "unknown_keys",
+    "unknown_sections",
+]
 
 SERVICE_SECTIONS: Final = frozenset(("kafka", "topics", "worker", "limits", "signing", "log"))
 """Top-level tables of the service's configuration that are no business of the policy."""
+
+OPENCLAW: Final = (".json", ".json5")
+"""Suffixes of OpenClaw's configuration; everything else is TOML."""
 
 WHOLE: Final = "a positive whole number"
 SWITCH: Final = "true or false"
@@ -81,7 +94,7 @@ def load_policy_file(path: Path) -> LoadedPolicy:
 
     Raises `PolicyFileError` that names every fault: the key's path, its value, what is allowed.
     """
-    if path.suffix in (".json", ".json5"):
+    if path.suffix in OPENCLAW:
         return _from_openclaw(read_json5(path), str(path))
     return policy_from_toml(read_toml(path), str(path))
 
@@ -97,6 +110,17 @@ def policy_from_toml(document: Mapping[str, Any], source: str) -> LoadedPolicy:
     names = {agent: f"agents.{_quoted(agent)}" for agent in tables}
     agents = {agent: _checked(table, names[agent], faults, snake_case=True) for agent, table in tables.items()}
     return _loaded(block, agents, source, faults, {None: "policy", **names})
+
+
+def unknown_keys(block: Any, path: str, prefix: str = "") -> list[str]:
+    """Name every key of a block, as OpenClaw spells it, that no policy has; its values may be anything."""
+    if not isinstance(block, Mapping):
+        return []
+    known = _known(prefix)
+    faults = [_unknown_key(f"{path}.{key}", key, known) for key in block if key not in known]
+    for key in NESTED if not prefix else ():
+        faults += unknown_keys(block.get(key), f"{path}.{key}", f"{key}.")
+    return faults
 
 
 def unknown_sections(document: Mapping[str, Any]) -> list[str]:
@@ -172,7 +196,7 @@ def _checked(block: Any, path: str, faults: list[str], *, snake_case: bool = Fal
 
 
 def _object(value: Mapping[str, Any], path: str, prefix: str, faults: list[str], *, snake_case: bool) -> dict[str, Any]:
-    known = {field[len(prefix) :].split(".")[0] for field in FIELDS if field.startswith(prefix)}
+    known = _known(prefix)
     checked: dict[str, Any] = {}
     for written, item in value.items():
         key = _camel(written) if snake_case else written
@@ -191,6 +215,11 @@ def _object(value: Mapping[str, Any], path: str, prefix: str, faults: list[str],
         else:
             faults.append(_fault(place, item, FIELDS[prefix + key]))
     return checked
+
+
+def _known(prefix: str) -> set[str]:
+    """Return the keys that an object of a block may have."""
+    return {field[len(prefix) :].split(".")[0] for field in FIELDS if field.startswith(prefix)}
 
 
 def _allowed(field: str, value: Any) -> bool:

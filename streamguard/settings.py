@@ -98,7 +98,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     group: Name = "streamguard"
     instance_id: Name | None = None
     offset_reset: Literal["earliest", "latest"] = "earliest"
-    session_timeout_ms: Annotated[int, Meta(ge=1000)] = 30_000
+    session_timeout_ms: Annotated[int, Meta(ge=1000)] = 10_000
     heartbeat_interval_ms: Annotated[int, Meta(ge=100)] = 3_000
     fetch_max_wait_ms: Positive = 100
     slice_records: Positive = 500

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -75,8 +75,7 @@ def _load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any
     if path is None and environ.get("STREAMGUARD_CONFIG"):
         path = Path(environ["STREAMGUARD_CONFIG"])
     document = read_toml(path, SettingsFileError) if path is not None else {}
-    # A policy of its own leaves nobody else to look at them.
-    faults = [f"{path}: {fault}" for fault in unknown_sections(document)] if policy_path is not None else []
+    faults = [f"{path}: {fault}" for fault in unknown_sections(document)]
     values: dict[str, dict[str, Any]] = {section: {} for section in SERVICE_SECTIONS}
     origins: dict[str, str] = {}
     for key, value, origin in (
@@ -135,12 +134,18 @@ def _converted(values: Mapping[str, Any], origins: Mapping[str, str], faults: li
                 checked.setdefault(section, {})[name] = msgspec.convert(value, _TYPES[key], strict=not text)
             except msgspec.ValidationError as error:
                 shown = "***" if key in SECRETS else repr(value)
-                faults.append(f"{origins[key]}: {key} is {shown}; {str(error)[0].lower()}{str(error)[1:]}")
+                faults.append(f"{origins[key]}: {key} is {shown}; {_allowed(key, error)}")
     if faults:
         return None
     settings = msgspec.convert(checked, Settings)
     faults += _contradictions(settings)
     return settings
+
+
+def _allowed(key: str, error: msgspec.ValidationError) -> str:
+    if get_origin(_TYPES[key]) is Literal:
+        return "allowed: " + ", ".join(get_args(_TYPES[key]))
+    return f"{str(error)[0].lower()}{str(error)[1:]}"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:

@@ -15,7 +15,8 @@ from rich.table import Table
 from streamguard.cases import run_cases
 from streamguard.cli.service import load_policy
 from streamguard.logs import configure_logs
-from streamguard.policy_file import LoadedPolicy, load_policy_file
+from streamguard.policy_file import OPENCLAW, LoadedPolicy, load_policy_file
+from streamguard.settings_file import load_service
 
 __all__ = ["command"]
 
@@ -32,9 +33,14 @@ def command() -> None:
 @command.command("check")
 @click.argument("file", type=POLICY_FILE)
 def check(file: Path) -> None:
-    """Check a policy file; every fault is named by its place. Exits 2 if there is one."""
+    """Check a policy file; every fault is named by its place. Exits 2 if there is one.
+
+    Settings of the service that stand in the same file are checked too.
+    """
     configure_logs()
     loaded = load_policy_file(file)
+    if file.suffix not in OPENCLAW:
+        load_service(file, {}, {})
     _warn(loaded)
     agents = len(loaded.policies.agents)
     click.echo(f"{file}: ok ({agents} agent{'' if agents == 1 else 's'} with a block)")

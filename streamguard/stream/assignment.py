@@ -41,7 +41,10 @@ COORDINATOR_SECONDS: Final = 5.0
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is untyped
-    """Follows the group's rebalances. `ready` is set while every partition assigned to this worker is open."""
+    """Follows the group's rebalances. `ready` is set while every partition assigned to this worker is open.
+
+    `rebalancing_since` is the loop's time since when the group has not said what is ours; None when it has.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         self.held: dict[TopicPartition, Held] = {}
         self.assigned: set[TopicPartition] = set()
         self.ready = asyncio.Event()
+        self.rebalancing_since: float | None = asyncio.get_running_loop().time()
         self.opener = new_opener(self.lost)
         self.checkpoints = Checkpoints(consumer, self._fail, worker, policy)
         self._consumer = consumer
@@ -69,6 +73,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Let answers be acknowledged, write a checkpoint, let go. Keep the memory in case the partition comes back."""
         self._new_epoch()
+        self.rebalancing_since = asyncio.get_running_loop().time()
         leaving = [self.held.pop(partition) for partition in revoked if partition in self.held]
         if leaving:
             await self._let_go(leaving, self._worker.session_timeout_ms / 2000)
@@ -82,6 +87,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             for partition in partitions:
                 self._consumer.seek(partition, 0)  # opening sets it right; without any, aiokafka looks for one itself
         epoch = self._new_epoch()
+        self.rebalancing_since = None
         self.assigned = set(partitions)
         self._kept = {partition: held for partition, held in self._kept.items() if partition in self.assigned}
         for partition in partitions:

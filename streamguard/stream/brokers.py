@@ -31,6 +31,7 @@ from aiokafka.errors import (
     UnknownProducerId,
     for_code,
 )
+from aiokafka.protocol.group import LeaveGroupRequest
 
 __all__ = ["Brokers", "Fenced", "may_be_repeated"]
 
@@ -121,6 +122,14 @@ class Brokers:
             await self._refresh()
 
         return await self._until_answered(request, answer, find, forget, ConnectionGroup.COORDINATION)
+
+    async def leave_group(self, group: str, member: str) -> None:
+        """Tell the coordinator of a consumer group that a member is gone; once, whatever it answers.
+
+        Raises `KafkaError` if it does not.
+        """
+        node = await self.client.coordinator_lookup(CoordinationType.GROUP, group)
+        await self.client.send(node, LeaveGroupRequest(group, member), group=ConnectionGroup.COORDINATION)
 
     async def _until_answered(
         self,

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from streamguard.errors import BrokerUnavailableError, ClusterSettingsError, NotAuthorizedError
 from streamguard.stream.brokers import Brokers
-from streamguard.stream.refusal import as_error, why_refused
+from streamguard.stream.refusal import as_error, somebody_listens, why_refused
 
 if TYPE_CHECKING:
     from streamguard.settings import KafkaSettings, WorkerSettings
@@ -143,7 +143,7 @@ async def started(client: Client, kafka: KafkaSettings) -> None:
                 await close(client)
                 raise BrokerUnavailableError(
                     f"no Kafka broker answered at {kafka.bootstrap} within {kafka.connect_timeout_seconds:g} s "
-                    f"({type(error).__name__}). Is it running, and is kafka.bootstrap right?"
+                    f"({type(error).__name__}). {await _what_to_look_at(kafka)}"
                 ) from error
             log.warning("no broker answers yet", bootstrap=kafka.bootstrap, seconds_left=round(left))
             await asyncio.sleep(1.0)
@@ -161,6 +161,16 @@ async def _raise_if_refused(client: Client, kafka: KafkaSettings) -> None:
     if reason is not None:
         await close(client)
         raise NotAuthorizedError(f"Kafka refuses us at {reason}")
+
+
+async def _what_to_look_at(kafka: KafkaSettings) -> str:
+    server = await somebody_listens(kafka)
+    if server is None:
+        return "Is it running, and is kafka.bootstrap right?"
+    return (
+        f"{server} takes connections, but does not speak Kafka over {kafka.security_protocol}: "
+        "is kafka.security_protocol that of this listener?"
+    )
 
 
 async def close(*clients: Client) -> None:
@@ -190,16 +200,33 @@ def _connections(client: Client) -> AIOKafkaClient:
 
 
 def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
+    for key in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+        _readable(f"kafka.{key}", getattr(kafka, key))
     try:
         context = ssl.create_default_context(cafile=kafka.ssl_cafile)
-        if not kafka.ssl_check_hostname:
-            context.check_hostname = False
-        if kafka.ssl_certfile:
-            password = _secret(kafka.ssl_key_password, kafka.ssl_key_password_file, "kafka.ssl_key_password_file")
-            context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, password)
-    except (OSError, ssl.SSLError) as error:
-        raise ClusterSettingsError(f"kafka.ssl_*: a certificate or key cannot be used: {error}") from error
+    except ssl.SSLError as error:
+        raise ClusterSettingsError(f"kafka.ssl_cafile: {kafka.ssl_cafile} holds no certificate: {error}") from error
+    if not kafka.ssl_check_hostname:
+        context.check_hostname = False
+    if kafka.ssl_certfile:
+        password = _secret(kafka.ssl_key_password, kafka.ssl_key_password_file, "kafka.ssl_key_password_file")
+        try:
+            # Without a password OpenSSL would ask for one on the terminal, and wait.
+            context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile, password or "")
+        except ssl.SSLError as error:
+            raise ClusterSettingsError(
+                f"kafka.ssl_certfile, kafka.ssl_keyfile, kafka.ssl_key_password: {kafka.ssl_certfile} and "
+                f"{kafka.ssl_keyfile or 'the key in it'} cannot be used together: {error}"
+            ) from error
     return context
+
+
+def _readable(key: str, file: str | None) -> None:
+    if file is not None:
+        try:
+            Path(file).read_bytes()
+        except OSError as error:
+            raise ClusterSettingsError(f"{key}: {file} cannot be read: {error.strerror}") from error
 
 
 def _secret(value: str | None, file: str | None, key: str) -> str | None:

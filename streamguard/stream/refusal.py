@@ -16,6 +16,7 @@ from aiokafka.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
+    IllegalSaslStateError,
     KafkaError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
@@ -28,12 +29,17 @@ from streamguard.errors import BrokerUnavailableError, NotAuthorizedError, Strea
 if TYPE_CHECKING:
     from streamguard.settings import KafkaSettings
 
-__all__ = ["as_error", "why_refused"]
+__all__ = ["as_error", "somebody_listens", "why_refused"]
 
 TRY_SECONDS: Final = 3.0
 
 ALERT_SECONDS: Final = 0.5
 """A broker that refuses our certificate says so after the handshake (TLS 1.3); one that takes it says nothing."""
+
+API_VERSIONS: Final = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+"""The request by which every client begins: its length, kind, version, number, and no client id."""
+
+TLS_ALERT: Final = b"\x15\x03"
 
 ACLS: Final[dict[type[KafkaError], str]] = {
     TopicAuthorizationFailedError: "a topic. The worker reads events, reads and writes verdicts and state, and writes "
@@ -68,13 +74,24 @@ async def why_refused(kafka: KafkaSettings, context: ssl.SSLContext | None, pass
     return None
 
 
+async def somebody_listens(kafka: KafkaSettings) -> str | None:
+    """Return the first bootstrap server that takes connections at all."""
+    for server in kafka.bootstrap.split(","):
+        host, _, port = server.strip().rpartition(":")
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(TRY_SECONDS):
+                _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            return server.strip()
+    return None
+
+
 async def _refusal(
     kafka: KafkaSettings, host: str, port: int, context: ssl.SSLContext | None, password: str | None
 ) -> str | None:
-    if context is not None:
-        reason = await _tls_refusal(host, port, context)
-        if reason is not None:
-            return reason
+    reason = await _tls_refusal(host, port, context) if context is not None else await _wants_tls(host, port)
+    if reason is not None:
+        return reason
     if not kafka.security_protocol.startswith("SASL"):
         return None
     connection: AIOKafkaConnection | None = None
@@ -93,6 +110,8 @@ async def _refusal(
         return f"the user {kafka.sasl_username!r} or the password is not accepted (kafka.sasl_*)"
     except UnsupportedSaslMechanismError:
         return f"the mechanism {kafka.sasl_mechanism} is not offered (kafka.sasl_mechanism)"
+    except IllegalSaslStateError:
+        return "it takes no user and password there, another listener may (kafka.security_protocol)"
     except KafkaError:
         return None
     finally:
@@ -121,6 +140,19 @@ async def _tls_refusal(host: str, port: int, context: ssl.SSLContext) -> str | N
             with suppress(OSError):
                 await writer.wait_closed()
     return None
+
+
+async def _wants_tls(host: str, port: int) -> str | None:
+    """Speak as a client without TLS does: a listener with TLS answers by an alert."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(API_VERSIONS)
+        answer = await reader.read(len(TLS_ALERT))
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+    return "it wants TLS (kafka.security_protocol)" if answer == TLS_ALERT else None
 
 
 def _name(item: object) -> str:

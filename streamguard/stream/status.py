@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from streamguard.errors import SettingsFileError
+
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaConsumer
 
@@ -46,7 +48,8 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, at a time (seconds since 1970). `stuck` names what has not moved for half of the time allowed.
 
-    `dropped` counts, by reason, since the worker started; `opening` are partitions that are not restored yet.
+    `dropped` counts, by reason, since the worker started; `opening` are partitions that are not restored yet;
+    `rebalancing` is for how many seconds the group has not said which partitions are ours, None when it has.
     """
 
     time: float
@@ -57,6 +60,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: dict[str, int]
     dead_letters: int
     dropped: dict[str, int]
+    rebalancing: float | None = None
     opening: list[int]
     partitions: list[PartitionStatus]
 
@@ -65,6 +69,7 @@ def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment
     """Look at a worker."""
     held = sorted(assignment.held.values(), key=lambda one: one.events.partition)
     opener = assignment.opener
+    since = assignment.rebalancing_since
     dropped = {name: getattr(opener.counters, name) for name in DROPPED} | opener.refused
     return Status(
         time=time.time(),
@@ -75,6 +80,7 @@ def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment
         verdicts=dict(worker.verdicts),
         dead_letters=worker.dead_letters,
         dropped=dropped,
+        rebalancing=None if since is None else round(asyncio.get_running_loop().time() - since, 1),
         opening=sorted(one.partition for one in assignment.assigned - assignment.held.keys()),
         partitions=[_partition(one, consumer) for one in held],
     )
@@ -95,10 +101,15 @@ def _partition(held: Held, consumer: AIOKafkaConsumer) -> PartitionStatus:
 
 
 class StatusFile:
-    """A file that always holds a whole status, of a second ago at the most."""
+    """A file that always holds a whole status, of a second ago at the most.
+
+    Raises `SettingsFileError` if there is no folder for it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
+        if not self._path.parent.is_dir():
+            raise SettingsFileError(f"worker.status_file is {path}: there is no folder {self._path.parent}")
         self._next = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         self._told = False
 

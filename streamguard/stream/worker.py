@@ -17,6 +17,7 @@ from streamguard.stream.assignment import Assignment
 from streamguard.stream.delivery import DeadLetters
 from streamguard.stream.held import Held
 from streamguard.stream.kafka import close, make_brokers, make_consumer, make_dead_letter_producer, started
+from streamguard.stream.leaving import close_member
 from streamguard.stream.opening import Clients, Lost, Opener
 from streamguard.stream.refusal import as_error
 from streamguard.stream.status import WRITE_SECONDS, StatusFile, status_of
@@ -57,6 +58,7 @@ class Worker:
         self._policies = policies
         keys = signing_keys(settings.signing)
         self._signer = Signer(keys[0]) if keys else None
+        self._status_file = StatusFile(settings.worker.status_file) if settings.worker.status_file else None
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
         self.assignment: Assignment | None = None
@@ -113,6 +115,8 @@ class Worker:
             await self._until_stopped(consumer, assignment, failed)
         finally:
             failed.cancel()
+            if self.assignment is not None and self.assignment.rebalancing_since is not None:
+                await close_member(consumer, brokers, settings.worker)
             await close(*clients)
         log.info("worker stopped", verdicts=dict(self.verdicts), dead_letters=self.dead_letters)
 
@@ -157,10 +161,10 @@ class Worker:
 
     async def _tell(self, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> None:
         """Write down how we are, once a second, if there is a file for it."""
-        if self.settings.worker.status_file is None:
+        file = self._status_file
+        if file is None:
             await asyncio.Event().wait()
             return
-        file = StatusFile(self.settings.worker.status_file)
         try:
             while True:
                 file.write(status_of(self, consumer, assignment, watchdog))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,41 @@ def test_policy_check(tmp_path: Path) -> None:
     assert (2, f"error: {wrong}: policy.enabled is 1; allowed: true, false, or null for unset\n") == (
         refused.returncode, refused.stderr,
     )  # fmt: skip
+
+
+def test_checking_a_policy_checks_the_settings_beside_it(tmp_path: Path) -> None:
+    """A file that `run` would refuse is not ok, though its policy is."""
+    file = tmp_path / "both.toml"
+    file.write_text("[policy]\nenabled = true\n[kafka]\nbootstrp = 'a:1'\n")
+    checked = streamguard("policy", "check", file)
+
+    assert 2 == checked.returncode
+    assert "kafka.bootstrp: unknown key" in checked.stderr
+
+
+def test_a_status_file_without_a_folder_is_refused(tmp_path: Path) -> None:
+    """A health check that could never succeed is an error before anything is started."""
+    file = tmp_path / "nowhere" / "status.json"
+    done = streamguard("run", variables={"STREAMGUARD_WORKER_STATUS_FILE": str(file)})
+
+    assert 2 == done.returncode
+    assert f"there is no folder {file.parent}" in done.stderr
+
+
+def test_health_says_when_nothing_is_judged(tmp_path: Path) -> None:
+    """A worker whose group rebalances is alive, but not ready, and says for how long."""
+    file = tmp_path / "status.json"
+    status = {
+        **dict.fromkeys(("pid", "judged", "dead_letters"), 1),
+        "time": time.time(), "ready": False, "rebalancing": 7.2,
+        "stuck": [], "opening": [], "partitions": [], "verdicts": {}, "dropped": {},
+    }
+    file.write_text(json.dumps(status))
+    alive, ready = streamguard("health", file), streamguard("health", "--ready", file)
+
+    assert (0, 1) == (alive.returncode, ready.returncode)
+    assert "rebalancing for 7 s" in alive.stdout
+    assert "rebalancing for 7 s" in ready.stderr
 
 
 def test_policy_show(tmp_path: Path) -> None:

@@ -191,6 +191,16 @@ class Cluster:
         finally:
             await consumer.stop()
 
+    async def members(self) -> list[str]:
+        """Return the ids of the group's members."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap)
+        try:
+            await admin.start()
+            [described] = await admin.describe_consumer_groups([self.settings.worker.group])
+            return [member[0] for member in described.groups[0][5]]
+        finally:
+            await admin.close()
+
     async def state(self, partition: int) -> dict[bytes, bytes]:
         """Return the newest value of each key of a state partition."""
         place = TopicPartition(self.settings.state_topic, partition)

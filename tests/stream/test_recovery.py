@@ -65,6 +65,25 @@ async def test_a_killed_worker_says_nothing_twice_and_forgets_nothing(cluster: C
     assert 7 == len({verdict.verdict_id for verdict in verdicts}) == len(verdicts)
 
 
+async def test_a_worker_leaves_a_group_that_still_rebalances(cluster: Cluster) -> None:
+    """Stopped while its group waits for a dead member, a worker leaves: the next start does not wait for it, too."""
+    cluster.change(worker={"session_timeout_ms": 60_000})
+    async with started("run", **cluster.variables()) as dead:
+        await dead.says("partitions open")
+        worker = Worker(cluster.settings, ON)
+        dead.process.send_signal(signal.SIGSTOP)
+        life = asyncio.create_task(worker.run())
+        async with asyncio.timeout(30):
+            while len(await cluster.members()) < 2:
+                await asyncio.sleep(0.05)
+            worker.stop()
+            await life
+        members = await cluster.members()
+        await dead.ends(signal.SIGKILL)
+
+    assert 1 == len(members)
+
+
 async def test_a_partition_that_moves_takes_its_runs_along(cluster: Cluster) -> None:
     """When a second worker joins and the first leaves, every run is counted on where it was."""
     async with running(Worker(cluster.settings, ON)) as first:

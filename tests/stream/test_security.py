@@ -19,7 +19,7 @@ from cluster import Cluster, running
 from commands import streamguard
 from cryptography.hazmat.primitives import serialization
 
-from streamguard.errors import NotAuthorizedError, TopicMissingError
+from streamguard.errors import BrokerUnavailableError, NotAuthorizedError, TopicMissingError
 from streamguard.policy import PolicySet
 from streamguard.stream.worker import Worker
 
@@ -46,9 +46,8 @@ class Secured(NamedTuple):
 
     def client(self, protocol: str, **settings: Any) -> dict[str, Any]:
         """Return the Kafka settings of a client."""
-        address = self.kafka.addresses[protocol]
         return {
-            "bootstrap": address,
+            "bootstrap": self.kafka.addresses[protocol],
             "security_protocol": protocol,
             "ssl_cafile": str(self.ca),
             "connect_timeout_seconds": 5.0,
@@ -176,6 +175,27 @@ async def test_a_worker_that_is_refused_says_so(
             await Worker(cluster.settings, PolicySet()).run()
     assert "\n" not in str(caught.value)
     assert "herring" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("speaks", "listener", "said"),
+    [
+        ("PLAINTEXT", "SSL", "it wants TLS"),
+        ("SASL_PLAINTEXT", "PLAINTEXT", "it takes no user and password"),
+        ("SSL", "PLAINTEXT", "does not speak Kafka over SSL"),
+    ],
+)
+async def test_another_protocol_than_the_listeners_is_said(
+    cluster: Cluster, secured: Secured, speaks: str, listener: str, said: str
+) -> None:
+    """A listener that is there but wants another security protocol is no dead broker: the setting is named."""
+    address = secured.kafka.bootstrap if listener == "PLAINTEXT" else secured.kafka.addresses[listener]
+    client = secured.client("SASL_SSL", bootstrap=address, sasl_username=USER, sasl_password=PASSWORD)
+    cluster.change(kafka={**client, "security_protocol": speaks})
+
+    with pytest.raises((NotAuthorizedError, BrokerUnavailableError), match=f"{said}.*security_protocol"):
+        async with asyncio.timeout(30):
+            await Worker(cluster.settings, PolicySet()).run()
 
 
 def test_the_command_ends_with_its_own_exit_code(secured: Secured, topic_prefix: str) -> None:

@@ -135,3 +135,26 @@ def test_what_is_no_case_is_named_by_line(tmp_path: Path, case: Any, problem: st
     """A broken line is an error that says which, not a mismatch."""
     with pytest.raises(CaseFileError, match=problem):
         run(tmp_path, exact([WARN, BLOCK]), case)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({"polcy": {}}, "polcy"),
+        ({"policy": {"warningTreshold": 3}}, r"policy\.warningTreshold: unknown key; did you mean warningThreshold"),
+        (
+            {"policy": {"detectors": {"pingpong": True}}},
+            r"policy\.detectors\.pingpong: unknown key; did you mean pingPong",
+        ),
+    ],
+)
+def test_a_misspelt_key_is_no_case(tmp_path: Path, case: dict[str, Any], said: str) -> None:
+    """A key that nobody reads would let a case pass that tests something else."""
+    with pytest.raises(CaseFileError, match=said):
+        run(tmp_path, least(action="block") | case)
+
+
+def test_a_file_without_cases_is_no_pass(tmp_path: Path) -> None:
+    """A file that is empty tests nothing, and that is said."""
+    with pytest.raises(CaseFileError, match=r"no case in .*cases\.jsonl"):
+        run(tmp_path, "")

@@ -48,8 +48,19 @@ def test_tls_checks_the_broker_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"}, "certificate or key cannot be used"),
-        ({"security_protocol": "SSL", "ssl_certfile": "/nowhere/c.pem"}, "certificate or key cannot be used"),
+        ({"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"}, r"kafka\.ssl_cafile: /nowhere/ca\.pem cannot"),
+        (
+            {"security_protocol": "SSL", "ssl_certfile": "/nowhere/c.pem"},
+            r"kafka\.ssl_certfile: /nowhere/c\.pem cannot",
+        ),
+        (
+            {"security_protocol": "SSL", "ssl_cafile": __file__},
+            r"kafka\.ssl_cafile: .*test_kafka\.py holds no certificate",
+        ),
+        (
+            {"security_protocol": "SSL", "ssl_certfile": __file__},
+            r"test_kafka\.py and the key in it cannot be used together",
+        ),
         (
             {"security_protocol": "SASL_SSL", "sasl_password_file": "/nowhere/p"},
             "sasl_password_file: /nowhere/p cannot",

@@ -60,7 +60,11 @@ def test_variables_are_converted(tmp_path: Path) -> None:
         ("[kafka]\nbootstrap = 'a:1, foo:bar'", {}, "kafka.bootstrap: foo:bar is no address; allowed: HOST:PORT"),
         ("[kafka]\nbootstrap = 'localhost:99999'", {}, "kafka.bootstrap: localhost:99999 is no address"),
         ("[kafka]\nbootstrap = 'localhost'", {}, "kafka.bootstrap: localhost is no address"),
-        ("[kafka]\nsecurity_protocol = 'TLS'", {}, "kafka.security_protocol is 'TLS'"),
+        (
+            "[kafka]\nsecurity_protocol = 'TLS'",
+            {},
+            "kafka.security_protocol is 'TLS'; allowed: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
         ("[kafka]\nsecurity_protocol = 'SASL_SSL'", {}, "kafka.sasl_username and a password are needed"),
         ("[worker]\nheartbeat_interval_ms = 20000", {}, "at most a third of worker.session_timeout_ms"),
         ("[topics]\nverdicts = 'agent.events'", {}, "must be four different topics"),
@@ -84,6 +88,15 @@ def test_a_section_that_is_unknown_is_told_though_the_policy_comes_from_elsewher
 
     with pytest.raises(SettingsFileError, match=r"s\.toml: kafak: unknown key; did you mean kafka"):
         load_service(settings, {}, {}, policy)
+
+
+def test_an_unknown_key_and_an_unknown_section_are_both_told(tmp_path: Path) -> None:
+    """All faults of a file at once, whatever their kind."""
+    with pytest.raises(SettingsFileError) as caught:
+        load(tmp_path, "[kafak]\nx = 1\n[limits]\nrun = 5\n")
+
+    assert "kafak: unknown key" in str(caught.value)
+    assert "limits.run: unknown key" in str(caught.value)
 
 
 def test_secrets_are_never_shown(tmp_path: Path) -> None:
