@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
+from streamguard.stream.brokers import may_be_repeated
 from streamguard.stream.deadletter import DeadLetter, without_value
 from streamguard.stream.kafka import DEAD_LETTER_BYTES
 from streamguard.stream.producer import FencedProducer, Record
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from streamguard.signing import Signer
 
 __all__ = ["DeadLetters", "KafkaDelivery"]
+
+log = structlog.get_logger("streamguard.delivery")
+
+AGAIN_SECONDS: Final = 0.2
 
 OVERHEAD_BYTES: Final = 256 * 1024
 """What a dead letter may have beside key and value: its headers, the original ones among them."""
@@ -32,35 +38,53 @@ class DeadLetters:
         self._partitions = partitions
 
     async def write(self, letters: Iterable[DeadLetter], partition: int) -> None:
-        """Append dead letters; without its value, and later than others, one that the broker does not take."""
-        refused: list[DeadLetter] = []
-        sent = [(letter, await self._send(letter, partition)) for letter in letters]
-        for letter, acknowledged in sent:
-            try:
-                await acknowledged
-            except MessageSizeTooLargeError:
-                refused.append(letter)
-        for letter in refused:
-            await self._write_alone(letter, partition)
+        """Append dead letters; without its value, and later than others, one that the broker does not take.
 
-    async def _write_alone(self, letter: DeadLetter, partition: int) -> None:
-        """Try again what was refused together with others: it may fit by itself."""
-        try:
-            await (await self._send(letter, partition))
-        except MessageSizeTooLargeError:
-            await (await self._send(without_value(letter), partition))
+        Returns when all are acknowledged, however often that takes: the deadline is the caller's. Raises the
+        `KafkaError` that repeating does not mend.
+        """
+        refused = await self._until_answered(letters, partition)
+        for letter in refused:  # together with others it was too much: it may fit by itself
+            if await self._until_answered([letter], partition):
+                await self._until_answered([without_value(letter)], partition)
+
+    async def _until_answered(self, letters: Iterable[DeadLetter], partition: int) -> list[DeadLetter]:
+        """Append dead letters; return those that are too large. The producer gives up while brokers are away."""
+        waiting, refused = list(letters), []
+        while waiting:
+            again = []
+            for letter, acknowledged in [(letter, await self._send(letter, partition)) for letter in waiting]:
+                try:
+                    await acknowledged
+                except MessageSizeTooLargeError:
+                    refused.append(letter)
+                except KafkaError as error:
+                    if not may_be_repeated(error):
+                        raise
+                    again.append(letter)
+                    reason = type(error).__name__
+            if again:
+                log.warning("dead letters not taken yet, sending them again", letters=len(again), error=reason)
+                await asyncio.sleep(AGAIN_SECONDS)
+            waiting = again
+        return refused
 
     async def _send(self, letter: DeadLetter, partition: int) -> asyncio.Future[Any]:
+        """Hand a letter to the producer; return what comes of it."""
         if len(letter.key or b"") + len(letter.value or b"") > DEAD_LETTER_BYTES - OVERHEAD_BYTES:
             letter = without_value(letter)
-        acknowledged: asyncio.Future[Any] = await self._producer.send(
-            self._topic,
-            # the producer takes no record without key and value; an empty value reads the same to an operator
-            value=b"" if letter.value is None and letter.key is None else letter.value,
-            key=letter.key,
-            partition=partition % self._partitions,
-            headers=list(letter.headers),
-        )
+        try:
+            acknowledged: asyncio.Future[Any] = await self._producer.send(
+                self._topic,
+                # the producer takes no record without key and value; an empty value reads the same to an operator
+                value=b"" if letter.value is None and letter.key is None else letter.value,
+                key=letter.key,
+                partition=partition % self._partitions,
+                headers=list(letter.headers),
+            )
+        except KafkaError as error:
+            acknowledged = asyncio.get_running_loop().create_future()
+            acknowledged.set_exception(error)
         return acknowledged
 
 

@@ -64,8 +64,14 @@ def test_health_says_when_nothing_is_judged(tmp_path: Path) -> None:
     file = tmp_path / "status.json"
     status = {
         **dict.fromkeys(("pid", "judged", "dead_letters"), 1),
-        "time": time.time(), "ready": False, "rebalancing": 7.2,
-        "stuck": [], "opening": [], "partitions": [], "verdicts": {}, "dropped": {},
+        "time": time.time(),
+        "ready": False,
+        "rebalancing": 7.2,
+        "stuck": [],
+        "opening": [],
+        "partitions": [],
+        "verdicts": {},
+        "dropped": {},
     }
     file.write_text(json.dumps(status))
     alive, ready = streamguard("health", file), streamguard("health", "--ready", file)

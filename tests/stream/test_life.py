@@ -17,6 +17,10 @@ from events import call, loop, said
 
 from streamguard.errors import BrokerUnavailableError, StuckError
 from streamguard.policy import PolicySet
+from streamguard.stream.deadletter import DeadLetter
+from streamguard.stream.delivery import DeadLetters
+from streamguard.stream.kafka import close, make_dead_letter_producer
+from streamguard.stream.kafka import started as started_client
 from streamguard.stream.worker import Worker
 
 pytestmark = [pytest.mark.apache, pytest.mark.timeout(300)]
@@ -87,6 +91,30 @@ async def test_a_broker_that_restarts_is_waited_for(cluster: Cluster, nodes: Kaf
         verdicts = await cluster.verdicts(1)
 
     assert [("warn", "generic_repeat", 10)] == said(verdicts)
+
+
+async def test_dead_letters_wait_for_a_broker(
+    cluster: Cluster, nodes: KafkaNodes, log_lines: list[dict[str, Any]]
+) -> None:
+    """A dead letter that the Kafka client gave up, because its broker was away for longer, is sent again."""
+    cluster.change(kafka={"request_timeout_ms": 1000})
+    topics = cluster.settings.topics
+    producer = make_dead_letter_producer(cluster.settings.kafka)
+    await started_client(producer, cluster.settings.kafka)
+    try:
+        letters = DeadLetters(producer, topics.dead_letters, topics.partitions)
+        await letters.write([DeadLetter(0, None, b"first", ())], 0)
+        nodes.kill(0)
+        writing = asyncio.create_task(letters.write([DeadLetter(1, None, b"second", ())], 0))
+        async with asyncio.timeout(60):
+            while "dead letters not taken yet, sending them again" not in [line["event"] for line in log_lines]:
+                await asyncio.sleep(0.05)
+            nodes.restart(0)
+            await writing
+    finally:
+        await close(producer)
+
+    assert {b"first", b"second"} == {record.value for record in await cluster.dead_letters(2)}
 
 
 async def test_a_worker_whose_brokers_never_come_back_ends(cluster: Cluster, nodes: KafkaNodes) -> None:
