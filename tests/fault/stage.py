@@ -35,7 +35,7 @@ class WorkerProcess:
             **variables,
         }
         self._process: asyncio.subprocess.Process | None = None
-        self._wanted = False
+        self._wanted: asyncio.subprocess.Process | None = None  # the one that ought to run here
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -62,7 +62,6 @@ class WorkerProcess:
 
     async def start(self) -> None:
         """Start a worker here."""
-        self._wanted = True
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "streamguard", "run"),
@@ -72,11 +71,12 @@ class WorkerProcess:
                 env=self._variables,
                 cwd="/",
             )
+        self._wanted = self._process
         self._keeper = asyncio.create_task(self._keep(self._process), name=f"keep-{self.name}")
 
     async def end(self, number: signal.Signals) -> None:
         """End the worker by a signal, and wait for that."""
-        self._wanted = False
+        self._wanted = None
         if self._process is not None and self.running:
             if self.frozen:
                 self.signal(signal.SIGCONT)
@@ -91,10 +91,10 @@ class WorkerProcess:
 
     async def _keep(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
-        if self._wanted:
+        if self._wanted is process:
             self.ended_by_itself.append(code)
             await asyncio.sleep(RESTART_SECONDS)
-            if self._wanted and not self.running:  # nobody else has started one here meanwhile
+            if self._wanted is process:  # nobody else has started one here, or stopped, meanwhile
                 await self.start()
 
 
