@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, for_code
 
 from streamguard.errors import BrokerUnavailableError, TopicMismatchError, TopicMissingError
 from streamguard.stream.brokers import may_be_repeated
-from streamguard.stream.kafka import DEAD_LETTER_BYTES, close, make_admin, started
+from streamguard.stream.kafka import DEAD_LETTER_BYTES, close, make_admin, make_reader, started
+from streamguard.stream.patience import UNANSWERED, answer
 from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ async def create_topics(settings: Settings) -> dict[str, str]:
         if missing:
             _raise_refusals(await admin.create_topics(missing))
             await _visible(admin, settings)
+            await _led(missing, settings)
         created = {topic.name for topic in missing}
         return {topic.name: "created" if topic.name in created else "exists" for topic in _wanted(settings)}
     except (KafkaError, TimeoutError) as error:
@@ -162,6 +165,22 @@ async def _visible(admin: AIOKafkaAdminClient, settings: Settings) -> None:
     async with asyncio.timeout(VISIBLE_SECONDS):
         while len(await _partition_counts(admin, settings)) < len(_names(settings)):
             await asyncio.sleep(0.05)
+
+
+async def _led(topics: list[NewTopic], settings: Settings) -> None:
+    """Wait until the leader of each new partition answers: it is named before it leads.
+
+    Workers that opened their shards in between were seen waiting for their first transaction for 30 seconds.
+    """
+    places = [TopicPartition(topic.name, number) for topic in topics for number in range(topic.num_partitions)]
+    reader = make_reader(settings.kafka)
+    try:
+        await started(reader, settings.kafka)
+        async with asyncio.timeout(VISIBLE_SECONDS):
+            while await answer(reader.end_offsets(places), VISIBLE_SECONDS) is UNANSWERED:
+                await asyncio.sleep(0.05)
+    finally:
+        await close(reader)
 
 
 def _raise_refusals(response: Any) -> None:
