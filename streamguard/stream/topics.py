@@ -36,7 +36,7 @@ STATE_CONFIGS: Final[Mapping[str, str]] = {
     "segment_bytes": str(32 * 1024 * 1024),  # the segment that is being written is never compacted: keep it small
     "segment_ms": "600000",
     "min_cleanable_dirty_ratio": "0.1",
-    "delete_retention_ms": "3600000",  # longer than any restore takes
+    "delete_retention_ms": "600000",  # a tombstone must outlast any restore (worker.restore_timeout_seconds: 300)
     "max_message_bytes": str(DEAD_LETTER_BYTES),  # a snapshot grows with historySize: some 50 bytes a call
 }
 """What keeps the state topic at about the size of the live runs."""

@@ -27,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers.find import find_broker
 
 from streamguard.logs import configure_logs
@@ -38,6 +39,9 @@ PARTITIONS: Final = 2
 DAY_MS: Final = 24 * 3600 * 1000
 LAG_EVENTS: Final = 200_000
 """How far the publisher may be ahead of the worker's checkpoints."""
+
+SEGMENT_BYTES: Final = str(32 * 1024 * 1024)
+TOMBSTONE_MS: Final = "5000"
 
 RUNS_AT_ONCE: Final = 3_000
 SAMPLE_SECONDS: Final = 15.0
@@ -108,22 +112,27 @@ async def create(settings: Settings) -> None:
     await admin.start()
     configs = {"retention.bytes": "400000000", "segment.bytes": "50000000", "retention.ms": "-1"}
     await admin.create_topics([NewTopic(settings.topics.events, PARTITIONS, 1, topic_configs=configs)])
-    await admin.close()
     await create_topics(settings)
+    # Its time is squeezed like the events' is: tombstones go after some seconds, not after ten minutes.
+    configs = {"cleanup.policy": "compact", "segment.bytes": SEGMENT_BYTES, "delete.retention.ms": TOMBSTONE_MS}
+    configs |= {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "600000"}
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, settings.state_topic, configs)])
+    await admin.close()
 
 
-async def state_size(settings: Settings) -> tuple[int, int]:
-    """Return how many records the state topic has, and of how many live keys."""
-    records = 0
+async def state_size(settings: Settings) -> tuple[int, int, int]:
+    """Return how many records the state topic has, tombstones among them, and of how many live keys."""
+    records = tombstones = 0
     keys: set[tuple[int, bytes]] = set()
     for number in range(PARTITIONS):
         place = TopicPartition(settings.state_topic, number)
         async with LogReader(settings.kafka, place) as reader:
             async for some in reader.read(place):
                 records += len(some)
+                tombstones += sum(record.value is None for record in some)
                 for record in some:
                     (keys.discard if record.value is None else keys.add)((number, record.key))
-    return records, len(keys)
+    return records, tombstones, len(keys)
 
 
 def resident(pid: int) -> float:
@@ -147,18 +156,19 @@ async def soak(settings: Settings, minutes: float) -> None:
     )
     samples: list[tuple[float, float]] = []
     begun = time.monotonic()
-    print(f"{'s':>5} {'events':>12} {'events/s':>9} {'RSS MB':>7} {'live runs':>9} {'state records':>13} {'keys':>7}")
+    widths = {"s": 5, "events": 12, "events/s": 9, "RSS MB": 7, "live runs": 9, "state records": 13, "tombstones": 10}
+    print(*(f"{name:>{width}}" for name, width in widths.items()), f"{'keys':>7}")
     last = 0
     while publisher.returncode is None:
         await asyncio.sleep(SAMPLE_SECONDS)
         told: dict[str, Any] = json.loads(status.read_bytes())
         memory, judged = resident(worker.pid), told["judged"]
         samples.append((time.monotonic() - begun, memory))
-        records, keys = await state_size(settings)
+        records, tombstones, keys = await state_size(settings)
         runs = sum(partition["runs"] for partition in told["partitions"])
         print(
             f"{samples[-1][0]:5.0f} {judged:12,} {(judged - last) / SAMPLE_SECONDS:9,.0f} {memory:7.1f} {runs:9,} "
-            f"{records:13,} {keys:7,}",
+            f"{records:13,} {tombstones:10,} {keys:7,}",
             flush=True,
         )
         last = judged
