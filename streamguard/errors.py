@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from streamguard.verdicts import Verdict
 
 __all__ = [
     "BadSignatureError",
@@ -13,14 +16,21 @@ __all__ = [
     "ConfigurationError",
     "DeliveryFailedError",
     "EmbeddedBrokerError",
+    "ExecutorError",
+    "GuardUnavailableError",
     "MissingExtraError",
     "MissingRunError",
+    "MisuseError",
     "NotAuthorizedError",
+    "NotStartedError",
     "PolicyFileError",
     "PositionLostError",
     "RecordTooLargeError",
     "ReplayInputError",
     "RestoreFailedError",
+    "RunAbortedError",
+    "RunOverError",
+    "RunTakenError",
     "SettingsFileError",
     "SigningKeyError",
     "SnapshotVersionError",
@@ -29,6 +39,7 @@ __all__ = [
     "TooDeepError",
     "TopicMismatchError",
     "TopicMissingError",
+    "UnknownCallError",
     "UnreadableRecordError",
     "UnsignedVerdictError",
     "WrongShapeError",
@@ -163,3 +174,39 @@ class UnsignedVerdictError(StreamguardError):
 
 class BadSignatureError(StreamguardError):
     """A verdict's signature does not fit its bytes, or names a key that the `Verifier` does not have."""
+
+
+class ExecutorError(StreamguardError):
+    """The base of errors that an agent's executor meets in `streamguard.executor`."""
+
+
+class RunAbortedError(ExecutorError):
+    """The guard has aborted the run: nothing of it may run any more. `verdict` says why."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(f"{verdict.detector}: {verdict.message}")
+        self.verdict = verdict
+
+
+class GuardUnavailableError(ExecutorError):
+    """The guard did not answer in time, and the executor is set to fail closed: the call must not run."""
+
+
+class MisuseError(ExecutorError):
+    """The base of errors of a program that uses `streamguard.executor` in a way that cannot work."""
+
+
+class NotStartedError(MisuseError):
+    """A run was begun on a client that was not started, or is closed."""
+
+
+class RunTakenError(MisuseError):
+    """A run was begun under an id that another run of this client has now."""
+
+
+class RunOverError(MisuseError):
+    """A run was used before it had begun, or after its end."""
+
+
+class UnknownCallError(MisuseError):
+    """A result was given for a call that was never made, or whose result was given already."""

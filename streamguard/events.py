@@ -60,6 +60,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_ca
     args: Any = UNSET
     args_hash: str | None = None
     gate: bool | None = None
+    poll: bool | None = None
     session_id: Name | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
@@ -80,6 +81,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_
     result: Any = UNSET
     error: Any = None
     result_hash: str | None = None
+    poll: bool | None = None
+    unknown_tool: Name | None = None
     status: str | None = None
     session_id: Name | None = None
     root_run_id: str | None = None

@@ -35,6 +35,8 @@ DESCRIPTIONS: Final = {
     "args": "Arguments: any JSON.",
     "args_hash": "Instead of args, for producers that keep payloads to themselves.",
     "gate": "The executor waits: answer this call with a verdict in any case.",
+    "poll": "Beside args_hash: the arguments ask for the state or the log of something that runs.",
+    "unknown_tool": "Beside result_hash: the tool that the error says does not exist.",
     "result": "The outcome: any JSON.",
     "error": "The failure; null means no error.",
     "result_hash": "Hash of the outcome made by the producer.",

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from streamguard.events import Event, RunEnded, Source, ToolCall, ToolResult, run_of
 from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
 from streamguard.guard.detectors import judge
-from streamguard.guard.outcome import kind_of, outcome_of, unknown_tool
+from streamguard.guard.outcome import kind_asked, outcome_of, unknown_tool
 from streamguard.guard.run import Abort, EventIds, Run
 from streamguard.guard.runs import Capture, Runs
 from streamguard.guard.saying import abort_verdict, allow_verdict, finding_verdict
@@ -203,9 +203,7 @@ class Guard:
             return (allow_verdict(run, event, source),) if event.gate else SILENCE
         tool = tool_named(event.tool)
         signature = signature_of(tool, event.args, event.args_hash)
-        call = Call(
-            tool.name, signature, event.call_id, kind_of(tool.name, event.args, policy.send_tools), source.offset
-        )
+        call = Call(tool.name, signature, event.call_id, kind_asked(tool.name, event, policy.send_tools), source.offset)
         finding = judge(policy, run.window, call) if policy.enabled else None
         verdicts: Sequence[Verdict] = SILENCE
         if finding is not None and run.publishes(finding):  # before the call changes what was counted
@@ -231,7 +229,7 @@ class Guard:
         outcome = outcome_of(event, call.kind)
         if outcome is None:
             return SILENCE
-        unknown = unknown_tool(event) if event.error is not None else None
+        unknown = unknown_tool(event) if event.error is not None or event.unknown_tool is not None else None
         settled = run.window.settle(call.signature, event.call_id, outcome, unknown)
         if settled is None:
             settled = Call(call.tool, call.signature, event.call_id, call.kind, source.offset)
@@ -260,7 +258,7 @@ class Guard:
         signature = signature or signature_of(tool, event.args, event.args_hash)
         if waiting is not None and waiting.signature == signature:
             return waiting
-        kind = kind_of(tool.name, event.args, run.policy.send_tools)
+        kind = kind_asked(tool.name, event, run.policy.send_tools)
         return Call(tool.name, signature, event.call_id, kind, offset)
 
     def _compaction(self, run: Run) -> Sequence[Verdict]:

@@ -13,10 +13,10 @@ from typing import Any, Final
 from msgspec import UNSET
 from xxhash import xxh3_128_digest
 
-from streamguard.events import NAME_CHARACTERS, ToolResult
+from streamguard.events import NAME_CHARACTERS, ToolCall, ToolResult
 from streamguard.guard.signature import canonical_json
 
-__all__ = ["LOG", "PLAIN", "POLL", "kind_of", "outcome_of", "unknown_tool"]
+__all__ = ["LOG", "PLAIN", "POLL", "kind_asked", "kind_of", "outcome_of", "unknown_tool"]
 
 
 PLAIN: Final = 1
@@ -79,6 +79,13 @@ def kind_of(tool: str, args: Any, send_tools: tuple[str, ...]) -> int:
     return PLAIN
 
 
+def kind_asked(tool: str, event: ToolCall | ToolResult, send_tools: tuple[str, ...]) -> int:
+    """Tell the same of an event's arguments; where only their hash was sent, its producer says what is a poll."""
+    if event.poll and event.args is UNSET:
+        return POLL
+    return kind_of(tool, event.args, send_tools)
+
+
 def outcome_of(event: ToolResult, kind: int) -> bytes | None:
     """Return the 16-byte hash of a result's outcome, None if the result says nothing about progress."""
     if event.status == "blocked":
@@ -105,6 +112,8 @@ def outcome_of(event: ToolResult, kind: int) -> bytes | None:
 
 def unknown_tool(event: ToolResult) -> str | None:
     """Return the name of the tool that the error says does not exist, in lower case; None if it says no such thing."""
+    if event.unknown_tool is not None:
+        return event.unknown_tool.lower()
     if event.error is None or event.status == "blocked":
         return None
     found = _UNKNOWN.search(trimmed(error_text(event.error).decode()))

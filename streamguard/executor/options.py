@@ -1,0 +1,49 @@
+"""How an executor's client behaves: modes, times, and what happens when the guard does not answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from streamguard.settings import KafkaSettings, SigningSettings, TopicSettings
+
+__all__ = ["ExecutorOptions", "Mode"]
+
+Mode: TypeAlias = Literal["gate", "async", "observe"]
+"""`gate`: each call waits for its verdict. `async`: calls go ahead; a block holds from the next call with that
+signature. `observe`: nothing is obeyed."""
+
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+
+
+class ExecutorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that a `GuardClient` can be told; times in seconds.
+
+    `gate_timeout`: longest wait for a verdict. `fail`: what a call does that gets none in that time: `open`, it runs;
+    `closed`, `GuardUnavailableError`. `publish_timeout`: longest wait of an agent for room among `buffer_events`, that
+    wait for a broker; then the event is dropped and counted. `event_bytes`: larger events are dropped and counted.
+    `hash_payloads`: arguments and results leave as hashes, keyed if `hash_key` is given; `send_tools` must then be the
+    policy's `sendTools`. With keys in `signing`, verdicts that are not signed by one of them are not obeyed.
+    """
+
+    kafka: KafkaSettings = KafkaSettings()
+    topics: TopicSettings = TopicSettings()
+    signing: SigningSettings = SigningSettings()
+    mode: Mode = "gate"
+    gate_timeout: Seconds = 2.0
+    fail: Literal["open", "closed"] = "open"
+    publish_timeout: Annotated[float, Meta(ge=0)] = 0.5
+    buffer_events: Positive = 10_000
+    event_bytes: Positive = 900_000
+    close_timeout: Seconds = 5.0
+    hash_payloads: bool = False
+    hash_key: str | None = None
+    send_tools: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Show everything but secrets."""
+        fields = (name for name in self.__struct_fields__ if name != "hash_key")
+        return f"ExecutorOptions({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"

@@ -1,0 +1,77 @@
+"""Events from what an executor does; with `hash_payloads`, arguments and results leave as hashes only.
+
+The hashes are made by the guard's own code, so that what is equal for the guard stays equal, keyed if there is a key.
+What the guard must know beside them goes along: whether a call is a poll, and which tool an error calls unknown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from streamguard.events import ToolCall, ToolResult
+from streamguard.guard.outcome import LOG, POLL, kind_of, outcome_of, unknown_tool
+from streamguard.guard.signature import public_signature, signature_of, tool_named
+
+__all__ = ["Payloads"]
+
+DIGEST_CHARACTERS: Final = 32
+
+
+class Payloads:
+    """Turns arguments and results into what is published. `send_tools`: the policy's `sendTools`."""
+
+    def __init__(self, *, hashed: bool = False, key: bytes | None = None, send_tools: tuple[str, ...] = ()) -> None:
+        self._hashed = hashed
+        self._key = key
+        self._send_tools = send_tools
+
+    def call(self, event: ToolCall) -> ToolCall:
+        """Return a call as it is published; one without arguments has none to hide."""
+        if not self._hashed or event.args is UNSET or event.args is None:
+            return event
+        return _with(event, args=UNSET, args_hash=self._args_hash(event.tool, event.args), poll=self._poll(event))
+
+    def result(self, event: ToolResult, call: ToolCall | None) -> ToolResult:
+        """Return a result as it is published; `call` is the one that it belongs to, as it was made, if it is known."""
+        if not self._hashed:
+            return event
+        changes: dict[str, Any] = {}
+        asked = event if call is None or event.args is not UNSET else call
+        name = event.tool or (call.tool if call is not None else "")
+        kind = self._kind(name, asked.args)
+        if event.args is not UNSET and event.args is not None:
+            changes |= {"args": UNSET, "args_hash": self._args_hash(name, event.args)}
+            changes["poll"] = kind in (POLL, LOG) or None
+        outcome = outcome_of(event, kind)
+        changes |= {"result": UNSET, "error": None, "unknown_tool": unknown_tool(event)}
+        changes["result_hash"] = None if outcome is None else self._digest(outcome)
+        return _with(event, **changes)
+
+    def signature(self, event: ToolCall) -> str:
+        """Return the signature of a call, as verdicts name it."""
+        tool = tool_named(event.tool)
+        return public_signature(tool.name, signature_of(tool, event.args, event.args_hash))
+
+    def _args_hash(self, name: str, args: Any) -> str:
+        return self._digest(signature_of(tool_named(name), args, None))
+
+    def _poll(self, event: ToolCall) -> bool | None:
+        return self._kind(event.tool, event.args) in (POLL, LOG) or None
+
+    def _kind(self, name: str, args: Any) -> int:
+        return kind_of(tool_named(name).name, args, self._send_tools)
+
+    def _digest(self, value: bytes) -> str:
+        """Return a hash from which a short argument cannot be computed back; with a key, not even be guessed."""
+        if self._key is None:
+            return hashlib.sha256(value).hexdigest()[:DIGEST_CHARACTERS]
+        return hmac.new(self._key, value, hashlib.sha256).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _with(event: Any, **changes: Any) -> Any:
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    return type(event)(**{**fields, **changes})

@@ -1,0 +1,264 @@
+"""One agent run, as its executor sees it: ask before a tool, tell what came of it, and be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Protocol, Self
+
+import msgspec
+from msgspec import UNSET
+
+from streamguard.errors import GuardUnavailableError, RunAbortedError, RunOverError, UnknownCallError
+from streamguard.events import Compaction, Event, RunEnded, ToolCall, ToolResult
+from streamguard.executor.enforcement import Enforcement
+from streamguard.executor.options import Mode
+from streamguard.executor.payloads import Payloads
+from streamguard.verdicts import Verdict
+
+__all__ = ["Decision", "Link", "Run"]
+
+DecidedBy = Literal["guard", "standing block", "nobody"]
+
+
+class Decision(NamedTuple):
+    """Whether a call may run. `message` is for the model; `decided_by` is `nobody` if no verdict was waited for or came."""
+
+    call_id: str
+    action: Literal["allow", "warn", "block"]
+    message: str | None = None
+    verdict: Verdict | None = None
+    decided_by: DecidedBy = "nobody"
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the call must not run: `message` takes the place of its result."""
+        return self.action == "block"
+
+
+class Link(Protocol):
+    """How a run reaches the guard."""
+
+    payloads: Payloads
+
+    async def begin(self, run: Run) -> None:
+        """Let verdicts of this run come to its `heed` from now on. Raises a `MisuseError`."""
+
+    async def publish(self, run_id: str, event: Event) -> None:
+        """Send an event; returns within the publish timeout, whatever became of it."""
+
+    async def answer(self, asked: asyncio.Future[Verdict]) -> Verdict | None:
+        """Wait for the verdict of a call within the gate timeout; None: go ahead. Raises `GuardUnavailableError`."""
+
+    def end(self, run: Run) -> None:
+        """Send no more verdicts of this run."""
+
+    def note(self, what: str) -> None:
+        """Count something that happened."""
+
+
+class Run:
+    """A run, to be used as a context: `async with client.run(...) as run`.
+
+    When the guard aborts it, the task that entered the context is cancelled and the context raises `RunAbortedError`;
+    every later call raises that too. For use by tasks of one event loop.
+    """
+
+    def __init__(self, link: Link, run_id: str, agent_id: str | None, session_id: str | None, mode: Mode) -> None:
+        self.run_id = run_id
+        self.agent_id = agent_id
+        self.session_id = session_id
+        self.mode = mode
+        self._link = link
+        self._enforcement = Enforcement()
+        self._calls: dict[str, ToolCall] = {}  # that may run, and have no result yet
+        self._refused: set[str] = set()
+        self._asked: dict[str, asyncio.Future[Verdict]] = {}
+        self._number = 0
+        self._task: asyncio.Task[Any] | None = None
+        self._waiting: set[asyncio.Task[Any] | None] = set()
+        self._cancelled = False
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        """Begin. Raises `NotStartedError`, `RunTakenError`."""
+        await self._link.begin(self)
+        self._task = asyncio.current_task()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End; say that the run is over. Raises `RunAbortedError` if the guard has ended it."""
+        self._open = False
+        aborted = self._aborted() if self._cancelled and kind is asyncio.CancelledError else None
+        if aborted is not None and self._task is not None and self._task.uncancel():
+            aborted = None  # somebody else cancels it too
+        try:
+            reason = "finished" if kind is None else kind.__name__
+            await self._link.publish(self.run_id, self._event(RunEnded, reason=reason))
+        finally:
+            self._link.end(self)
+        if aborted is not None:
+            raise aborted from None
+
+    # what the executor does
+
+    async def before_tool(self, tool: str, args: Any = None, *, call_id: str | None = None) -> Decision:
+        """Say that the agent is about to call a tool; return whether it may.
+
+        A blocked call has been reported when this returns: hand `message` to the model as the tool's result. Raises
+        `RunAbortedError`, `GuardUnavailableError` (only if set to fail closed), `RunOverError`.
+        """
+        self._check_open()
+        if call_id is None:
+            self._number += 1
+            call_id = f"c{self._number}"
+        event = self._event(ToolCall, call_id=call_id, tool=tool, args=args)
+        signature = self._link.payloads.signature(self._link.payloads.call(event))
+        standing = self._enforcement.standing(signature) if self.mode == "async" else None
+        if self.mode == "gate":
+            return await self._gated(event, signature)
+        if standing is not None:
+            self._enforcement.asked(call_id, signature)  # refused at once; the answer to come says whether to go on so
+            await self._publish_call(event, gate=True)
+            return await self._refuse(call_id, standing, "standing block")
+        await self._publish_call(event, gate=None)
+        self._raise_if_aborted()
+        self._calls[call_id] = event
+        return Decision(call_id, "allow")
+
+    async def after_tool(self, call: Decision | str, *, result: Any = UNSET, error: Any = None) -> None:
+        """Say what came of a call: its result, or its error. Of a blocked call there is nothing to say: that is fine.
+
+        Raises `UnknownCallError`, `RunAbortedError`, `RunOverError`.
+        """
+        self._check_open()
+        call_id = call if isinstance(call, str) else call.call_id
+        if call_id in self._refused:
+            self._refused.discard(call_id)
+            return
+        asked = self._calls.pop(call_id, None)
+        if asked is None:
+            raise UnknownCallError(
+                f"run {self.run_id} has no call {call_id!r} that waits for its result: call before_tool first, and "
+                "after_tool once for each call, with what before_tool returned"
+            )
+        event = self._event(ToolResult, call_id=call_id, result=result, error=error)
+        await self._link.publish(self.run_id, self._link.payloads.result(event, asked))
+        self._raise_if_aborted()
+
+    async def guarded(self, tool: str, args: Any, execute: Callable[[], Awaitable[Any]]) -> Any:
+        """Do both: run `execute` if the guard lets it, and return its result, or the message of a blocked call."""
+        decision = await self.before_tool(tool, args)
+        if decision.blocked:
+            return decision.message
+        try:
+            result = await execute()
+        except Exception as error:
+            await self.after_tool(decision, error=str(error) or type(error).__name__)
+            raise
+        await self.after_tool(decision, result=result)
+        return result
+
+    async def compacted(
+        self, *, trigger: str | None = None, tokens_before: int | None = None, tokens_after: int | None = None
+    ) -> None:
+        """Say that the context was compacted, and the run goes on. Raises as `after_tool` does."""
+        self._check_open()
+        event = self._event(Compaction, trigger=trigger, tokens_before=tokens_before, tokens_after=tokens_after)
+        await self._link.publish(self.run_id, event)
+        self._raise_if_aborted()
+
+    def take_warnings(self) -> list[str]:
+        """Return the warnings that came since the last time, to put before the model."""
+        return [verdict.message or "" for verdict in self._enforcement.take_warnings()]
+
+    # what the guard says
+
+    def heed(self, verdict: Verdict) -> None:
+        """Take a verdict about this run."""
+        if not self._enforcement.take(verdict):
+            return
+        self._link.note(verdict.action)
+        if self.mode == "observe":
+            return
+        if verdict.action == "abort":
+            self._stop(verdict)
+            return
+        asked = self._asked.get(verdict.call_id) if verdict.call_id is not None else None
+        if asked is not None and not asked.done():
+            asked.set_result(verdict)
+
+    def _stop(self, verdict: Verdict) -> None:
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_result(verdict)
+        task = self._task
+        if task is None or not self._open or self._cancelled or task in self._waiting or task is asyncio.current_task():
+            return  # it learns of it by what it waits for, or by what it is doing
+        self._cancelled = True
+        task.cancel()
+
+    # inside
+
+    async def _gated(self, event: ToolCall, signature: str) -> Decision:
+        call_id = str(event.call_id)
+        asked = self._asked[call_id] = asyncio.get_running_loop().create_future()
+        self._enforcement.asked(call_id, signature)
+        task = asyncio.current_task()
+        self._waiting.add(task)
+        try:
+            await self._publish_call(event, gate=True)
+            verdict = await self._link.answer(asked)
+        except GuardUnavailableError:
+            await self._report_blocked(call_id)
+            raise
+        finally:
+            self._waiting.discard(task)
+            del self._asked[call_id]
+        standing = self._enforcement.standing(signature)
+        if verdict is None and standing is not None:
+            return await self._refuse(call_id, standing, "standing block")
+        self._raise_if_aborted()
+        if verdict is None:
+            self._calls[call_id] = event
+            return Decision(call_id, "allow")
+        if verdict.action == "block":
+            return await self._refuse(call_id, verdict, "guard")
+        self._calls[call_id] = event
+        action: Literal["allow", "warn"] = "warn" if verdict.action == "warn" else "allow"
+        return Decision(call_id, action, verdict.message, verdict, "guard")
+
+    async def _refuse(self, call_id: str, verdict: Verdict, decided_by: DecidedBy) -> Decision:
+        await self._report_blocked(call_id)
+        self._raise_if_aborted()
+        self._refused.add(call_id)
+        return Decision(call_id, "block", verdict.message, verdict, decided_by)
+
+    async def _report_blocked(self, call_id: str) -> None:
+        self._link.note("refused")
+        await self._link.publish(self.run_id, self._event(ToolResult, call_id=call_id, status="blocked"))
+
+    async def _publish_call(self, event: ToolCall, *, gate: bool | None) -> None:
+        self._raise_if_aborted()
+        sent = self._link.payloads.call(msgspec.structs.replace(event, gate=gate))
+        await self._link.publish(self.run_id, sent)
+
+    def _event(self, kind: Any, **fields: Any) -> Any:
+        return kind(run_id=self.run_id, agent_id=self.agent_id, session_id=self.session_id, **fields)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RunOverError(f"run {self.run_id} is not open: use it within `async with client.run(...)`, and only there")
+        self._raise_if_aborted()
+
+    def _aborted(self) -> RunAbortedError | None:
+        verdict = self._enforcement.abort
+        return None if verdict is None or self.mode == "observe" else RunAbortedError(verdict)
+
+    def _raise_if_aborted(self) -> None:
+        if (aborted := self._aborted()) is not None:
+            raise aborted
