@@ -22,6 +22,7 @@ __all__ = [
     "MissingRunError",
     "MisuseError",
     "NotAuthorizedError",
+    "NotPublishableError",
     "NotStartedError",
     "PolicyFileError",
     "PositionLostError",
@@ -198,6 +199,10 @@ class MisuseError(ExecutorError):
 
 class NotStartedError(MisuseError):
     """A run was begun on a client that was not started, or is closed."""
+
+
+class NotPublishableError(MisuseError):
+    """An event cannot be published: its arguments or result are no JSON, nested too deep, or a name is not allowed."""
 
 
 class RunTakenError(MisuseError):

@@ -7,7 +7,7 @@ never obeyed; a verdict that comes again changes nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Final, TypeVar
 
 from streamguard.verdicts import Verdict
@@ -19,6 +19,9 @@ Value = TypeVar("Value")
 REMEMBERED: Final = 1024
 """Verdict ids, and calls that the guard was asked about, of one run; the oldest are forgotten."""
 
+WARNINGS: Final = 100
+"""Warnings kept for who never asks for them."""
+
 
 class Enforcement:
     """Obeys verdicts for one run. `abort` is the verdict that ended it, if there is one."""
@@ -26,7 +29,7 @@ class Enforcement:
     def __init__(self) -> None:
         self.abort: Verdict | None = None
         self._blocks: dict[str, Verdict] = {}
-        self._warnings: list[Verdict] = []
+        self._warnings: deque[Verdict] = deque(maxlen=WARNINGS)
         self._asked: OrderedDict[str, str] = OrderedDict()  # call id → signature
         self._taken: OrderedDict[str, None] = OrderedDict()  # verdict ids
 
@@ -56,7 +59,8 @@ class Enforcement:
 
     def take_warnings(self) -> list[Verdict]:
         """Return the warnings that came since the last time."""
-        warnings, self._warnings = self._warnings, []
+        warnings = list(self._warnings)
+        self._warnings.clear()
         return warnings
 
     def _signature(self, verdict: Verdict) -> str | None:

@@ -8,17 +8,55 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
+import msgspec
 from msgspec import UNSET
 
-from streamguard.events import ToolCall, ToolResult
+from streamguard.errors import NotPublishableError, UnreadableRecordError
+from streamguard.events import Event, ToolCall, ToolResult, decode_event
 from streamguard.guard.outcome import LOG, POLL, kind_of, outcome_of, unknown_tool
 from streamguard.guard.signature import public_signature, signature_of, tool_named
 
-__all__ = ["Payloads"]
+__all__ = ["Payloads", "as_guard_reads", "encode_event"]
 
 DIGEST_CHARACTERS: Final = 32
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+def _plain(value: Any) -> Any:
+    """Return what stands for a value that JSON does not know: what its model says, else its text."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_plain)
+
+
+def encode_event(event: Event) -> bytes:
+    """Encode an event. Values that are no JSON go as their `model_dump`, else as their text.
+
+    Raises `NotPublishableError` if that is impossible.
+    """
+    try:
+        return _encoder.encode(event)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise NotPublishableError(
+            f"the {type(event).__name__} cannot be written as JSON ({type(error).__name__}): arguments and results "
+            "are JSON values, or have a model_dump or a text"
+        ) from None
+
+
+def as_guard_reads(event: AnyEvent) -> AnyEvent:
+    """Return an event as the guard will read it: what is equal there is then equal here, too.
+
+    Raises `NotPublishableError` if the guard would refuse it.
+    """
+    try:
+        return cast("AnyEvent", decode_event(encode_event(event)))
+    except UnreadableRecordError as error:
+        raise NotPublishableError(f"the guard would refuse this {type(event).__name__}: {error}") from None
 
 
 class Payloads:
@@ -33,16 +71,17 @@ class Payloads:
         """Return a call as it is published; one without arguments has none to hide."""
         if not self._hashed or event.args is UNSET or event.args is None:
             return event
-        return _with(event, args=UNSET, args_hash=self._args_hash(event.tool, event.args), poll=self._poll(event))
+        poll = self._kind(event.tool, event.args) in (POLL, LOG) or None
+        return _with(event, args=UNSET, args_hash=self._args_hash(event.tool, event.args), poll=poll)
 
     def result(self, event: ToolResult, call: ToolCall | None) -> ToolResult:
         """Return a result as it is published; `call` is the one that it belongs to, as it was made, if it is known."""
         if not self._hashed:
             return event
         changes: dict[str, Any] = {}
-        asked = event if call is None or event.args is not UNSET else call
         name = event.tool or (call.tool if call is not None else "")
-        kind = self._kind(name, asked.args)
+        args = call.args if call is not None and event.args is UNSET else event.args
+        kind = self._kind(name, args)
         if event.args is not UNSET and event.args is not None:
             changes |= {"args": UNSET, "args_hash": self._args_hash(name, event.args)}
             changes["poll"] = kind in (POLL, LOG) or None
@@ -52,15 +91,12 @@ class Payloads:
         return _with(event, **changes)
 
     def signature(self, event: ToolCall) -> str:
-        """Return the signature of a call, as verdicts name it."""
+        """Return the signature of a call as verdicts name it; the event is what was published."""
         tool = tool_named(event.tool)
         return public_signature(tool.name, signature_of(tool, event.args, event.args_hash))
 
     def _args_hash(self, name: str, args: Any) -> str:
         return self._digest(signature_of(tool_named(name), args, None))
-
-    def _poll(self, event: ToolCall) -> bool | None:
-        return self._kind(event.tool, event.args) in (POLL, LOG) or None
 
     def _kind(self, name: str, args: Any) -> int:
         return kind_of(tool_named(name).name, args, self._send_tools)
@@ -72,6 +108,5 @@ class Payloads:
         return hmac.new(self._key, value, hashlib.sha256).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def _with(event: Any, **changes: Any) -> Any:
-    fields = {name: getattr(event, name) for name in event.__struct_fields__}
-    return type(event)(**{**fields, **changes})
+def _with(event: AnyEvent, **changes: Any) -> AnyEvent:
+    return msgspec.structs.replace(event, **changes)

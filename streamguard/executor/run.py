@@ -14,7 +14,7 @@ from streamguard.errors import GuardUnavailableError, RunAbortedError, RunOverEr
 from streamguard.events import Compaction, Event, RunEnded, ToolCall, ToolResult
 from streamguard.executor.enforcement import Enforcement
 from streamguard.executor.options import Mode
-from streamguard.executor.payloads import Payloads
+from streamguard.executor.payloads import Payloads, as_guard_reads
 from streamguard.verdicts import Verdict
 
 __all__ = ["Decision", "Link", "Run"]
@@ -23,7 +23,7 @@ DecidedBy = Literal["guard", "standing block", "nobody"]
 
 
 class Decision(NamedTuple):
-    """Whether a call may run. `message` is for the model; `decided_by` is `nobody` if no verdict was waited for or came."""
+    """Whether a call may run. `message` is for the model; `decided_by`: `nobody` if no verdict was awaited, or came."""
 
     call_id: str
     action: Literal["allow", "warn", "block"]
@@ -45,10 +45,10 @@ class Link(Protocol):
     async def begin(self, run: Run) -> None:
         """Let verdicts of this run come to its `heed` from now on. Raises a `MisuseError`."""
 
-    async def publish(self, run_id: str, event: Event) -> None:
+    async def publish(self, run: Run, event: Event) -> None:
         """Send an event; returns within the publish timeout, whatever became of it."""
 
-    async def answer(self, asked: asyncio.Future[Verdict]) -> Verdict | None:
+    async def answer(self, run: Run, call_id: str, asked: asyncio.Future[Verdict]) -> Verdict | None:
         """Wait for the verdict of a call within the gate timeout; None: go ahead. Raises `GuardUnavailableError`."""
 
     def end(self, run: Run) -> None:
@@ -65,12 +65,15 @@ class Run:
     every later call raises that too. For use by tasks of one event loop.
     """
 
-    def __init__(self, link: Link, run_id: str, agent_id: str | None, session_id: str | None, mode: Mode) -> None:
+    def __init__(
+        self, link: Link, run_id: str, *, agent_id: str | None, session_id: str | None, mode: Mode, calls: str
+    ) -> None:
         self.run_id = run_id
         self.agent_id = agent_id
         self.session_id = session_id
         self.mode = mode
         self._link = link
+        self._prefix = calls  # of call ids: a run may go on in another process
         self._enforcement = Enforcement()
         self._calls: dict[str, ToolCall] = {}  # that may run, and have no result yet
         self._refused: set[str] = set()
@@ -93,16 +96,24 @@ class Run:
     ) -> None:
         """End; say that the run is over. Raises `RunAbortedError` if the guard has ended it."""
         self._open = False
-        aborted = self._aborted() if self._cancelled and kind is asyncio.CancelledError else None
-        if aborted is not None and self._task is not None and self._task.uncancel():
-            aborted = None  # somebody else cancels it too
+        ended = self._event(RunEnded, reason="finished" if kind is None else kind.__name__)
+        late = False
         try:
-            reason = "finished" if kind is None else kind.__name__
-            await self._link.publish(self.run_id, self._event(RunEnded, reason=reason))
+            try:
+                await asyncio.sleep(0)  # a cancellation of ours that came too late for the block comes now
+            except asyncio.CancelledError:
+                if not self._cancelled:
+                    raise
+                late = True
+            await self._link.publish(self, ended)
         finally:
             self._link.end(self)
-        if aborted is not None:
-            raise aborted from None
+        if self._cancelled and (late or kind is asyncio.CancelledError):
+            nobody_else = self._task is None or self._task.uncancel() == 0
+            if nobody_else and (aborted := self._aborted()) is not None:
+                raise aborted from None
+            if late:
+                raise asyncio.CancelledError
 
     # what the executor does
 
@@ -110,30 +121,31 @@ class Run:
         """Say that the agent is about to call a tool; return whether it may.
 
         A blocked call has been reported when this returns: hand `message` to the model as the tool's result. Raises
-        `RunAbortedError`, `GuardUnavailableError` (only if set to fail closed), `RunOverError`.
+        `RunAbortedError`, `GuardUnavailableError` (only if set to fail closed), `RunOverError`, `NotPublishableError`.
         """
         self._check_open()
         if call_id is None:
             self._number += 1
-            call_id = f"c{self._number}"
-        event = self._event(ToolCall, call_id=call_id, tool=tool, args=args)
-        signature = self._link.payloads.signature(self._link.payloads.call(event))
-        standing = self._enforcement.standing(signature) if self.mode == "async" else None
+            call_id = f"{self._prefix}{self._number}"
+        event: ToolCall = as_guard_reads(self._event(ToolCall, call_id=call_id, tool=tool, args=args))
+        sent = self._link.payloads.call(event)
+        signature = self._link.payloads.signature(sent)
         if self.mode == "gate":
-            return await self._gated(event, signature)
+            return await self._gated(event, sent, signature)
+        standing = self._enforcement.standing(signature) if self.mode == "async" else None
         if standing is not None:
             self._enforcement.asked(call_id, signature)  # refused at once; the answer to come says whether to go on so
-            await self._publish_call(event, gate=True)
+            await self._link.publish(self, msgspec.structs.replace(sent, gate=True))
             return await self._refuse(call_id, standing, "standing block")
-        await self._publish_call(event, gate=None)
-        self._raise_if_aborted()
         self._calls[call_id] = event
+        await self._link.publish(self, sent)
+        self._raise_if_aborted()
         return Decision(call_id, "allow")
 
     async def after_tool(self, call: Decision | str, *, result: Any = UNSET, error: Any = None) -> None:
         """Say what came of a call: its result, or its error. Of a blocked call there is nothing to say: that is fine.
 
-        Raises `UnknownCallError`, `RunAbortedError`, `RunOverError`.
+        Raises `UnknownCallError`, `RunAbortedError`, `RunOverError`, `NotPublishableError`.
         """
         self._check_open()
         call_id = call if isinstance(call, str) else call.call_id
@@ -146,8 +158,8 @@ class Run:
                 f"run {self.run_id} has no call {call_id!r} that waits for its result: call before_tool first, and "
                 "after_tool once for each call, with what before_tool returned"
             )
-        event = self._event(ToolResult, call_id=call_id, result=result, error=error)
-        await self._link.publish(self.run_id, self._link.payloads.result(event, asked))
+        event: ToolResult = as_guard_reads(self._event(ToolResult, call_id=call_id, result=result, error=error))
+        await self._link.publish(self, self._link.payloads.result(event, asked))
         self._raise_if_aborted()
 
     async def guarded(self, tool: str, args: Any, execute: Callable[[], Awaitable[Any]]) -> Any:
@@ -169,7 +181,7 @@ class Run:
         """Say that the context was compacted, and the run goes on. Raises as `after_tool` does."""
         self._check_open()
         event = self._event(Compaction, trigger=trigger, tokens_before=tokens_before, tokens_after=tokens_after)
-        await self._link.publish(self.run_id, event)
+        await self._link.publish(self, event)
         self._raise_if_aborted()
 
     def take_warnings(self) -> list[str]:
@@ -204,31 +216,30 @@ class Run:
 
     # inside
 
-    async def _gated(self, event: ToolCall, signature: str) -> Decision:
+    async def _gated(self, event: ToolCall, sent: ToolCall, signature: str) -> Decision:
         call_id = str(event.call_id)
         asked = self._asked[call_id] = asyncio.get_running_loop().create_future()
         self._enforcement.asked(call_id, signature)
         task = asyncio.current_task()
         self._waiting.add(task)
         try:
-            await self._publish_call(event, gate=True)
-            verdict = await self._link.answer(asked)
+            await self._link.publish(self, msgspec.structs.replace(sent, gate=True))
+            verdict = await self._link.answer(self, call_id, asked)
         except GuardUnavailableError:
             await self._report_blocked(call_id)
             raise
         finally:
             self._waiting.discard(task)
             del self._asked[call_id]
+        self._raise_if_aborted()
         standing = self._enforcement.standing(signature)
         if verdict is None and standing is not None:
             return await self._refuse(call_id, standing, "standing block")
-        self._raise_if_aborted()
-        if verdict is None:
-            self._calls[call_id] = event
-            return Decision(call_id, "allow")
-        if verdict.action == "block":
+        if verdict is not None and verdict.action == "block":
             return await self._refuse(call_id, verdict, "guard")
         self._calls[call_id] = event
+        if verdict is None:
+            return Decision(call_id, "allow")
         action: Literal["allow", "warn"] = "warn" if verdict.action == "warn" else "allow"
         return Decision(call_id, action, verdict.message, verdict, "guard")
 
@@ -240,20 +251,17 @@ class Run:
 
     async def _report_blocked(self, call_id: str) -> None:
         self._link.note("refused")
-        await self._link.publish(self.run_id, self._event(ToolResult, call_id=call_id, status="blocked"))
-
-    async def _publish_call(self, event: ToolCall, *, gate: bool | None) -> None:
-        self._raise_if_aborted()
-        sent = self._link.payloads.call(msgspec.structs.replace(event, gate=gate))
-        await self._link.publish(self.run_id, sent)
+        await self._link.publish(self, self._event(ToolResult, call_id=call_id, status="blocked"))
 
     def _event(self, kind: Any, **fields: Any) -> Any:
         return kind(run_id=self.run_id, agent_id=self.agent_id, session_id=self.session_id, **fields)
 
     def _check_open(self) -> None:
-        if not self._open:
-            raise RunOverError(f"run {self.run_id} is not open: use it within `async with client.run(...)`, and only there")
         self._raise_if_aborted()
+        if not self._open:
+            raise RunOverError(
+                f"run {self.run_id} is not open: use it within `async with client.run(...)`, and only there"
+            )
 
     def _aborted(self) -> RunAbortedError | None:
         verdict = self._enforcement.abort

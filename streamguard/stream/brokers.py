@@ -123,6 +123,14 @@ class Brokers:
 
         return await self._until_answered(request, answer, find, forget, ConnectionGroup.COORDINATION)
 
+    async def ask_any(self, request: Any, answer: Callable[[Any], tuple[int, Answer]]) -> Answer:
+        """Send to any broker until one answers. Raises as `ask_leader` does."""
+
+        async def find() -> int:
+            return int(self.client.get_random_node())
+
+        return await self._until_answered(request, answer, find, self._refresh, ConnectionGroup.DEFAULT)
+
     async def leave_group(self, group: str, member: str) -> None:
         """Tell the coordinator of a consumer group that a member is gone; once, whatever it answers.
 

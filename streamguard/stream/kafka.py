@@ -29,6 +29,7 @@ __all__ = [
     "make_brokers",
     "make_consumer",
     "make_dead_letter_producer",
+    "make_follower",
     "make_reader",
     "started",
 ]
@@ -51,6 +52,9 @@ READER_WAIT_MS: Final = 50
 
 READER_BACKOFF_MS: Final = 10
 """Wait before a reader asks again; it always does once for a topic that it does not know yet."""
+
+FOLLOWER_WAIT_MS: Final = 100
+"""Longest wait of the broker for verdicts: a partition followed anew is asked for after it."""
 
 CLOSE_SECONDS: Final = 5.0
 """Longest wait for clients to close."""
@@ -105,6 +109,21 @@ def make_reader(kafka: KafkaSettings) -> AIOKafkaConsumer:
         fetch_max_wait_ms=READER_WAIT_MS,
         retry_backoff_ms=READER_BACKOFF_MS,
         max_partition_fetch_bytes=FETCH_BYTES,
+    )
+
+
+def make_follower(kafka: KafkaSettings) -> AIOKafkaConsumer:
+    """Make a consumer of no group for executors: verdicts as soon as they stand on the topic.
+
+    They are in no transaction: who reads what is committed would wait for checkpoints between them.
+    """
+    return AIOKafkaConsumer(
+        **client_options(kafka),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        isolation_level="read_uncommitted",
+        fetch_max_wait_ms=FOLLOWER_WAIT_MS,
     )
 
 

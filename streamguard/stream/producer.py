@@ -96,6 +96,16 @@ class FencedProducer:
             async with self.transaction(*fenced):
                 pass
 
+    async def identify(self) -> None:
+        """Take a producer id of nobody in particular: what is written is not fenced, but no batch stands twice."""
+        request = InitProducerIdRequest(None, self._transaction_timeout_ms)
+
+        def answer(response: Any) -> tuple[int, tuple[int, int]]:
+            return response.error_code, (response.producer_id, response.producer_epoch)
+
+        self.producer_id, self.epoch = await self._brokers.ask_any(request, answer)
+        self._sequences.clear()
+
     def raise_if_given_up(self) -> None:
         """Raise `Fenced` if a transaction was begun and not ended: another one would end that one's half with it."""
         if self.in_transaction:

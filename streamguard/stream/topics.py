@@ -18,9 +18,9 @@ from streamguard.stream.patience import UNANSWERED, answer
 from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
-    from streamguard.settings import Settings
+    from streamguard.settings import KafkaSettings, Settings, TopicSettings
 
-__all__ = ["PartitionCounts", "check_topics", "create_topics"]
+__all__ = ["PartitionCounts", "check_topics", "create_topics", "executor_partitions"]
 
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
@@ -109,6 +109,34 @@ async def check_topics(settings: Settings) -> PartitionCounts:
                 "verdicts and state go to the partition number of their events, so they must be equal"
             )
     return PartitionCounts(events, counts[topics.dead_letters])
+
+
+async def executor_partitions(kafka: KafkaSettings, topics: TopicSettings) -> int:
+    """Return the partition count of an executor's two topics.
+
+    Raises `TopicMissingError`, `TopicMismatchError`, `BrokerUnavailableError`, `NotAuthorizedError`.
+    """
+    admin = make_admin(kafka)
+    try:
+        await started(admin, kafka)
+        described: list[dict[str, Any]] = await admin.describe_topics()
+    except (KafkaError, TimeoutError) as error:
+        raise as_error(error, "the topics could not be looked at") from error
+    finally:
+        await close(admin)
+    counts = {topic["topic"]: len(topic["partitions"]) for topic in described}
+    missing = [name for name in (topics.events, topics.verdicts) if name not in counts]
+    if missing:
+        raise TopicMissingError(
+            f"no topic {', '.join(missing)} that we may see at {kafka.bootstrap}: run `streamguard topics create`, or "
+            "allow this user to describe them (README, ACLs)"
+        )
+    if counts[topics.events] != counts[topics.verdicts]:
+        raise TopicMismatchError(
+            f"{topics.events} has {counts[topics.events]} partitions and {topics.verdicts} has "
+            f"{counts[topics.verdicts]}: verdicts are in the partition of their run's events, so they must be equal"
+        )
+    return counts[topics.events]
 
 
 def _names(settings: Settings) -> tuple[str, ...]:

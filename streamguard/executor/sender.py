@@ -1,0 +1,185 @@
+"""Sending events without ever holding up an agent: a bounded buffer, and one batch under way for each partition.
+
+Brokers may be away for as long as they like: what is buffered is sent again until it is acknowledged, in order. Each
+partition has a producer id of its own, so that a batch that is repeated stands on the topic once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from streamguard.stream.brokers import Fenced
+from streamguard.stream.producer import FencedProducer, Record
+
+if TYPE_CHECKING:
+    from streamguard.executor.options import ExecutorOptions
+    from streamguard.stream.brokers import Brokers
+
+__all__ = ["Sender"]
+
+log = structlog.get_logger("streamguard.executor")
+
+BATCH_RECORDS: Final = 500
+BATCH_BYTES: Final = 400_000
+"""Most of both in one batch; a larger event goes alone."""
+
+TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+AGAIN_SECONDS: Final = 0.5
+"""Wait after an error that the brokers do not take back by themselves (an ACL, a topic that is gone)."""
+
+
+class Sender:
+    """Buffers events and sends them. `counters`: `published`, and what was dropped, by reason."""
+
+    def __init__(self, options: ExecutorOptions, counters: Counter[str]) -> None:
+        self.counters = counters
+        self._options = options
+        self._brokers: Brokers | None = None
+        self._queues: dict[int, deque[Record]] = {}
+        self._wakes: dict[int, asyncio.Event] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._buffered = 0
+        self._room = asyncio.Event()
+        self._told = False
+
+    @property
+    def buffered(self) -> int:
+        """How many events wait for a broker's acknowledgement."""
+        return self._buffered
+
+    def connect(self, brokers: Brokers) -> None:
+        """Begin to send, with a client that has started."""
+        self._brokers = brokers
+        for partition in self._queues:
+            self._begin(partition, brokers)
+
+    async def put(self, partition: int, record: Record) -> bool:
+        """Buffer an event; wait for room for `publish_timeout` at the most. False: it was dropped."""
+        if len(record.value or b"") > self._options.event_bytes:
+            self._drop("dropped_too_large")
+            return False
+        if self._buffered >= self._options.buffer_events and not await self._room_comes():
+            self._drop("dropped_buffer_full")
+            return False
+        self.put_at_once(partition, record)
+        return True
+
+    def put_at_once(self, partition: int, record: Record) -> None:
+        """Buffer an event, full or not."""
+        self._buffered += 1
+        if partition not in self._queues:
+            self._queues[partition] = deque()
+            self._wakes[partition] = asyncio.Event()
+            if self._brokers is not None:
+                self._begin(partition, self._brokers)
+        self._queues[partition].append(record)
+        self._wakes[partition].set()
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until all is acknowledged, for so long at the most; what is left then is dropped and counted."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._buffered:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            self.counters["dropped_at_close"] += self._buffered
+            log.warning("events not sent before the end", events=self._buffered)
+
+    async def close(self) -> None:
+        """Stop sending."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    async def _room_comes(self) -> bool:
+        try:
+            async with asyncio.timeout(self._options.publish_timeout):
+                while self._buffered >= self._options.buffer_events:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _drop(self, reason: str) -> None:
+        self.counters[reason] += 1
+        self._tell("events dropped, the guard does not see them", reason=reason)
+
+    def _tell(self, what: str, **fields: str) -> None:
+        """Say what is wrong once, until sending works again."""
+        if not self._told:
+            self._told = True
+            log.warning(what, buffered=self._buffered, **fields)
+
+    def _begin(self, partition: int, brokers: Brokers) -> None:
+        self._tasks[partition] = asyncio.create_task(self._send_all(partition, brokers), name=f"send-{partition}")
+
+    async def _send_all(self, partition: int, brokers: Brokers) -> None:
+        queue, wake = self._queues[partition], self._wakes[partition]
+        place = TopicPartition(self._options.topics.events, partition)
+        producer: FencedProducer | None = None
+        most = BATCH_RECORDS
+        while True:
+            if not queue:
+                wake.clear()
+                await wake.wait()
+            batch = _next_batch(queue, most)
+            try:
+                producer = producer or await self._identified(brokers)
+                await producer.append(place, batch)
+            except Fenced:
+                producer = None  # the brokers have forgotten who we are: what was under way is sent anew
+            except TOO_LARGE:
+                producer = None
+                if len(batch) == 1:
+                    self._done(queue, batch)
+                    self._drop("dropped_too_large")
+                most = 1
+            except KafkaError as error:
+                producer = None
+                self._tell("events not taken", error=type(error).__name__, topic=place.topic)
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                self._done(queue, batch)
+                self.counters["published"] += len(batch)
+                most, self._told = BATCH_RECORDS, False
+
+    def _done(self, queue: deque[Record], batch: list[Record]) -> None:
+        for _ in batch:
+            queue.popleft()
+        self._buffered -= len(batch)
+        self._room.set()
+
+    async def _identified(self, brokers: Brokers) -> FencedProducer:
+        """Return a producer with an id of its own; without idempotence, one without."""
+        producer = FencedProducer(
+            brokers,
+            None,
+            request_timeout_ms=self._options.kafka.request_timeout_ms,
+            transaction_timeout_ms=self._options.kafka.request_timeout_ms,
+        )
+        if self._options.kafka.idempotence:
+            await producer.identify()
+        return producer
+
+
+def _next_batch(queue: deque[Record], most: int) -> list[Record]:
+    """Return what is oldest: at least one, and as much as goes at once."""
+    batch: list[Record] = []
+    weight = 0
+    for record in islice(queue, most):
+        weight += len(record.key) + len(record.value or b"")
+        if batch and weight > BATCH_BYTES:
+            break
+        batch.append(record)
+    return batch
