@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from streamguard.executor.options import ExecutorOptions
     from streamguard.stream.brokers import Brokers
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "partition_of"]
 
 log = structlog.get_logger("streamguard.executor")
 
@@ -39,6 +40,11 @@ AGAIN_SECONDS: Final = 1.0
 LONGEST_AGAIN_SECONDS: Final = 10.0
 
 Listener = Callable[[Verdict], None]
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a run by its key, as every Kafka client chooses it."""
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class Channel:
@@ -59,7 +65,6 @@ class Channel:
         self._subscriber = Subscriber(options, self._hear)
         self._listeners: dict[str, Listener] = {}
         self._partitions = 0  # 0: not known yet
-        self._early: list[tuple[str, Record]] = []
         self._brokers: Brokers | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -70,11 +75,12 @@ class Channel:
     async def close(self) -> None:
         """Send what is buffered, within `close_timeout`, and close all connections."""
         try:
-            if self.connected.is_set():
-                await self._sender.flush(self._options.close_timeout)
-            elif self._early:
-                self.counters["dropped_at_close"] += len(self._early)
-                log.warning("events not sent before the end", events=len(self._early))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.close_timeout):
+                    await self._sender.flush()
+            if self._sender.buffered:
+                self.counters["dropped_at_close"] += self._sender.buffered
+                log.warning("events not sent before the end", events=self._sender.buffered)
         finally:
             if self._task is not None:
                 self._task.cancel()
@@ -85,8 +91,8 @@ class Channel:
                 await close(self._brokers)
 
     def partition_of(self, run_id: str) -> int:
-        """Return the partition of a run, as every Kafka client chooses it; -1 while their number is not known."""
-        return (murmur2(run_id.encode()) & 0x7FFFFFFF) % self._partitions if self._partitions else -1
+        """Return the partition of a run; -1 while their number is not known."""
+        return partition_of(run_id.encode(), self._partitions) if self._partitions else -1
 
     async def follow(self, run_id: str, listener: Listener) -> None:
         """Tell this listener of all verdicts about a run that come from now on."""
@@ -101,14 +107,7 @@ class Channel:
 
     async def publish(self, run_id: str, value: bytes) -> bool:
         """Send an event, in order; returns within `publish_timeout`. False: it was dropped, and counted."""
-        record = Record(run_id.encode(), value)
-        if self._partitions:
-            return await self._sender.put(self.partition_of(run_id), record)
-        if len(self._early) >= self._options.buffer_events:
-            self.counters["dropped_buffer_full"] += 1
-            return False
-        self._early.append((run_id, record))
-        return True
+        return await self._sender.put(Record(run_id.encode(), value))
 
     # inside
 
@@ -124,7 +123,9 @@ class Channel:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_AGAIN_SECONDS)
             else:
-                log.info("connected to Kafka", bootstrap=self._options.kafka.bootstrap, events_waiting=len(self._early))
+                log.info(
+                    "connected to Kafka", bootstrap=self._options.kafka.bootstrap, events_waiting=self._sender.buffered
+                )
                 return
 
     async def _connect(self) -> None:
@@ -141,10 +142,7 @@ class Channel:
         self._partitions = partitions
         for run_id in list(self._listeners):
             await self._subscriber.follow(self.partition_of(run_id))
-        self._sender.connect(brokers)
-        for run_id, record in self._early:
-            self._sender.put_at_once(self.partition_of(run_id), record)
-        self._early.clear()
+        self._sender.connect(brokers, lambda key: partition_of(key, partitions))
         self.connected.set()
 
     def _hear(self, record: ConsumerRecord) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -42,57 +43,43 @@ class Sender:
     def __init__(self, options: ExecutorOptions, counters: Counter[str]) -> None:
         self.counters = counters
         self._options = options
-        self._brokers: Brokers | None = None
+        self.buffered = 0  # events that no broker has acknowledged
+        self._connection: tuple[Brokers, Callable[[bytes], int]] | None = None
+        self._early: list[Record] = []  # before there was any connection
         self._queues: dict[int, deque[Record]] = {}
         self._wakes: dict[int, asyncio.Event] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._buffered = 0
         self._room = asyncio.Event()
         self._told = False
 
-    @property
-    def buffered(self) -> int:
-        """How many events wait for a broker's acknowledgement."""
-        return self._buffered
+    def connect(self, brokers: Brokers, partition_of: Callable[[bytes], int]) -> None:
+        """Begin to send, with a client that has started; what waited for it goes first."""
+        self._connection = (brokers, partition_of)
+        for record in self._early:
+            self._enqueue(brokers, partition_of(record.key), record)
+        self._early.clear()
 
-    def connect(self, brokers: Brokers) -> None:
-        """Begin to send, with a client that has started."""
-        self._brokers = brokers
-        for partition in self._queues:
-            self._begin(partition, brokers)
-
-    async def put(self, partition: int, record: Record) -> bool:
+    async def put(self, record: Record) -> bool:
         """Buffer an event; wait for room for `publish_timeout` at the most. False: it was dropped."""
         if len(record.value or b"") > self._options.event_bytes:
             self._drop("dropped_too_large")
             return False
-        if self._buffered >= self._options.buffer_events and not await self._room_comes():
+        if self.buffered >= self._options.buffer_events and not await self._room_comes():
             self._drop("dropped_buffer_full")
             return False
-        self.put_at_once(partition, record)
+        self.buffered += 1
+        if self._connection is None:
+            self._early.append(record)
+        else:
+            brokers, partition_of = self._connection
+            self._enqueue(brokers, partition_of(record.key), record)
         return True
 
-    def put_at_once(self, partition: int, record: Record) -> None:
-        """Buffer an event, full or not."""
-        self._buffered += 1
-        if partition not in self._queues:
-            self._queues[partition] = deque()
-            self._wakes[partition] = asyncio.Event()
-            if self._brokers is not None:
-                self._begin(partition, self._brokers)
-        self._queues[partition].append(record)
-        self._wakes[partition].set()
-
-    async def flush(self, seconds: float) -> None:
-        """Wait until all is acknowledged, for so long at the most; what is left then is dropped and counted."""
-        try:
-            async with asyncio.timeout(seconds):
-                while self._buffered:
-                    self._room.clear()
-                    await self._room.wait()
-        except TimeoutError:
-            self.counters["dropped_at_close"] += self._buffered
-            log.warning("events not sent before the end", events=self._buffered)
+    async def flush(self) -> None:
+        """Wait until all is acknowledged."""
+        while self.buffered:
+            self._room.clear()
+            await self._room.wait()
 
     async def close(self) -> None:
         """Stop sending."""
@@ -104,7 +91,7 @@ class Sender:
     async def _room_comes(self) -> bool:
         try:
             async with asyncio.timeout(self._options.publish_timeout):
-                while self._buffered >= self._options.buffer_events:
+                while self.buffered >= self._options.buffer_events:
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
@@ -119,10 +106,15 @@ class Sender:
         """Say what is wrong once, until sending works again."""
         if not self._told:
             self._told = True
-            log.warning(what, buffered=self._buffered, **fields)
+            log.warning(what, buffered=self.buffered, **fields)
 
-    def _begin(self, partition: int, brokers: Brokers) -> None:
-        self._tasks[partition] = asyncio.create_task(self._send_all(partition, brokers), name=f"send-{partition}")
+    def _enqueue(self, brokers: Brokers, partition: int, record: Record) -> None:
+        if partition not in self._tasks:
+            self._queues[partition] = deque()
+            self._wakes[partition] = asyncio.Event()
+            self._tasks[partition] = asyncio.create_task(self._send_all(partition, brokers), name=f"send-{partition}")
+        self._queues[partition].append(record)
+        self._wakes[partition].set()
 
     async def _send_all(self, partition: int, brokers: Brokers) -> None:
         queue, wake = self._queues[partition], self._wakes[partition]
@@ -157,7 +149,7 @@ class Sender:
     def _done(self, queue: deque[Record], batch: list[Record]) -> None:
         for _ in batch:
             queue.popleft()
-        self._buffered -= len(batch)
+        self.buffered -= len(batch)
         self._room.set()
 
     async def _identified(self, brokers: Brokers) -> FencedProducer:

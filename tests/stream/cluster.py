@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers.jars import java, resolve
 from brokers.nodes import KafkaNodes
 
@@ -126,6 +127,10 @@ class Cluster:
 
     # out
 
+    async def event_records(self, count: int) -> list[ConsumerRecord]:
+        """Wait until the events topic has `count` records; return all it has by then."""
+        return await self._records(self.settings.topics.events, count)
+
     async def verdict_records(self, count: int) -> list[ConsumerRecord]:
         """Wait until the verdict topic has `count` records; return all it has by then."""
         return await self._records(self.settings.topics.verdicts, count)
@@ -227,6 +232,14 @@ class Cluster:
         async with asyncio.timeout(WAIT_SECONDS):
             while name not in await admin.list_topics():
                 await asyncio.sleep(0.05)
+        await admin.close()
+
+    async def alter_topic(self, name: str, configs: dict[str, str]) -> None:
+        """Change settings of a topic."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        resource = ConfigResource(ConfigResourceType.TOPIC, name, configs)
+        await admin.alter_configs([resource])
         await admin.close()
 
     async def delete_topic(self, name: str) -> None:
