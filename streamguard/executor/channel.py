@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
 from streamguard.errors import BadSignatureError, StreamguardError, UnsignedVerdictError
-from streamguard.executor.sender import Sender
+from streamguard.executor.sender import Sender, Sent
 from streamguard.executor.silence import Silence
 from streamguard.executor.subscriber import Subscriber
 from streamguard.signing import Verifier, signing_keys
@@ -105,8 +105,8 @@ class Channel:
         if self._listeners.pop(run_id, None) is not None and self._partitions:
             self._subscriber.unfollow(self.partition_of(run_id))
 
-    async def publish(self, run_id: str, value: bytes) -> bool:
-        """Send an event, in order; returns within `publish_timeout`. False: it was dropped, and counted."""
+    async def publish(self, run_id: str, value: bytes) -> Sent | None:
+        """Send an event, in order; returns within `publish_timeout` what becomes of it (see `Sender.put`)."""
         return await self._sender.put(Record(run_id.encode(), value))
 
     # inside

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 from aiokafka import TopicPartition
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streamguard.executor.options import ExecutorOptions
     from streamguard.stream.brokers import Brokers
 
-__all__ = ["Sender"]
+__all__ = ["Sender", "Sent"]
 
 log = structlog.get_logger("streamguard.executor")
 
@@ -37,6 +37,16 @@ AGAIN_SECONDS: Final = 0.5
 """Wait after an error that the brokers do not take back by themselves (an ACL, a topic that is gone)."""
 
 
+Sent: TypeAlias = "asyncio.Future[bool]"
+
+
+class Waiting(NamedTuple):
+    """An event that no broker has acknowledged yet."""
+
+    record: Record
+    sent: Sent
+
+
 class Sender:
     """Buffers events and sends them. `counters`: `published`, and what was dropped, by reason."""
 
@@ -45,8 +55,8 @@ class Sender:
         self._options = options
         self.buffered = 0  # events that no broker has acknowledged
         self._connection: tuple[Brokers, Callable[[bytes], int]] | None = None
-        self._early: list[Record] = []  # before there was any connection
-        self._queues: dict[int, deque[Record]] = {}
+        self._early: list[Waiting] = []  # before there was any connection
+        self._queues: dict[int, deque[Waiting]] = {}
         self._wakes: dict[int, asyncio.Event] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._room = asyncio.Event()
@@ -55,25 +65,30 @@ class Sender:
     def connect(self, brokers: Brokers, partition_of: Callable[[bytes], int]) -> None:
         """Begin to send, with a client that has started; what waited for it goes first."""
         self._connection = (brokers, partition_of)
-        for record in self._early:
-            self._enqueue(brokers, partition_of(record.key), record)
+        for waiting in self._early:
+            self._enqueue(brokers, partition_of(waiting.record.key), waiting)
         self._early.clear()
 
-    async def put(self, record: Record) -> bool:
-        """Buffer an event; wait for room for `publish_timeout` at the most. False: it was dropped."""
+    async def put(self, record: Record) -> Sent | None:
+        """Buffer an event; wait for room for `publish_timeout` at the most.
+
+        Returns what becomes of it: True once it is acknowledged, False if the brokers do not take it; None: it was
+        dropped, and counted.
+        """
         if len(record.value or b"") > self._options.event_bytes:
             self._drop("dropped_too_large")
-            return False
+            return None
         if self.buffered >= self._options.buffer_events and not await self._room_comes():
             self._drop("dropped_buffer_full")
-            return False
+            return None
         self.buffered += 1
+        waiting = Waiting(record, asyncio.get_running_loop().create_future())
         if self._connection is None:
-            self._early.append(record)
+            self._early.append(waiting)
         else:
             brokers, partition_of = self._connection
-            self._enqueue(brokers, partition_of(record.key), record)
-        return True
+            self._enqueue(brokers, partition_of(record.key), waiting)
+        return waiting.sent
 
     async def flush(self) -> None:
         """Wait until all is acknowledged."""
@@ -108,12 +123,12 @@ class Sender:
             self._told = True
             log.warning(what, buffered=self.buffered, **fields)
 
-    def _enqueue(self, brokers: Brokers, partition: int, record: Record) -> None:
+    def _enqueue(self, brokers: Brokers, partition: int, waiting: Waiting) -> None:
         if partition not in self._tasks:
             self._queues[partition] = deque()
             self._wakes[partition] = asyncio.Event()
             self._tasks[partition] = asyncio.create_task(self._send_all(partition, brokers), name=f"send-{partition}")
-        self._queues[partition].append(record)
+        self._queues[partition].append(waiting)
         self._wakes[partition].set()
 
     async def _send_all(self, partition: int, brokers: Brokers) -> None:
@@ -128,13 +143,13 @@ class Sender:
             batch = _next_batch(queue, most)
             try:
                 producer = producer or await self._identified(brokers)
-                await producer.append(place, batch)
+                await producer.append(place, [waiting.record for waiting in batch])
             except Fenced:
                 producer = None  # the brokers have forgotten who we are: what was under way is sent anew
             except TOO_LARGE:
                 producer = None
                 if len(batch) == 1:
-                    self._done(queue, batch)
+                    self._done(queue, batch, taken=False)
                     self._drop("dropped_too_large")
                 most = 1
             except KafkaError as error:
@@ -142,13 +157,15 @@ class Sender:
                 self._tell("events not taken", error=type(error).__name__, topic=place.topic)
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                self._done(queue, batch)
+                self._done(queue, batch, taken=True)
                 self.counters["published"] += len(batch)
                 most, self._told = BATCH_RECORDS, False
 
-    def _done(self, queue: deque[Record], batch: list[Record]) -> None:
-        for _ in batch:
+    def _done(self, queue: deque[Waiting], batch: list[Waiting], *, taken: bool) -> None:
+        for waiting in batch:
             queue.popleft()
+            if not waiting.sent.done():  # who asked may have given up
+                waiting.sent.set_result(taken)
         self.buffered -= len(batch)
         self._room.set()
 
@@ -165,13 +182,13 @@ class Sender:
         return producer
 
 
-def _next_batch(queue: deque[Record], most: int) -> list[Record]:
+def _next_batch(queue: deque[Waiting], most: int) -> list[Waiting]:
     """Return what is oldest: at least one, and as much as goes at once."""
-    batch: list[Record] = []
+    batch: list[Waiting] = []
     weight = 0
-    for record in islice(queue, most):
-        weight += len(record.key) + len(record.value or b"")
+    for waiting in islice(queue, most):
+        weight += len(waiting.record.key) + len(waiting.record.value or b"")
         if batch and weight > BATCH_BYTES:
             break
-        batch.append(record)
+        batch.append(waiting)
     return batch
