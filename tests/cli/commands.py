@@ -64,12 +64,16 @@ class Running:
             self.lines.append(line)
             yield line
 
+    async def read_on(self) -> None:
+        """Read its log to the end, so that it is never held up by it."""
+        async for _ in self.more():
+            pass
+
     async def ends(self, number: signal.Signals | None = None) -> int:
         """Send a signal, if any; wait for its end; return the exit code."""
         if number is not None:
             self.process.send_signal(number)
-        async for _ in self.more():
-            pass
+        await self.read_on()
         return await self.process.wait()
 
 

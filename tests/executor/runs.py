@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from streamguard.demo.agents import AGENT_POLICIES, COMPACT, KINDS, POLICY, Kind
@@ -93,6 +95,17 @@ async def _work(guarded: Guarded, kind: Kind, seed: str, pause: Pause, decisions
             step = script.send(message)
         except StopIteration:
             return
+
+
+def policy_file(folder: Path) -> Path:
+    """Write these agents' policies for workers that run as programs."""
+    file = folder / "agents.toml"
+    lines = ["[policy]", *(f"{key} = {json.dumps(value)}" for key, value in POLICY.items())]
+    for agent, block in AGENT_POLICIES.items():
+        for section, fields in block.items():
+            lines += [f"[agents.{agent}.{section}]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
+    file.write_text("\n".join(lines))
+    return file
 
 
 async def by_the_rules(kind: Kind, seed: str) -> Outcome:

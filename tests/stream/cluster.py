@@ -217,9 +217,14 @@ class Cluster:
 
     # topics
 
+    @property
+    def folder(self) -> Path:
+        """A folder of the test's own."""
+        return Path(self._folder.name)
+
     def policy_file(self, block: dict[str, Any]) -> Path:
         """Write a policy for workers that run as programs."""
-        file = Path(self._folder.name) / "policy.toml"
+        file = self.folder / "policy.toml"
         file.write_text("[policy]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in block.items()))
         return file
 
