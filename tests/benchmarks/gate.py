@@ -1,4 +1,4 @@
-"""What asking costs: from a call to its verdict through client, Kafka and worker, beside a bare echo on the same broker.
+"""What asking costs: from a call to its verdict through client, Kafka and worker, beside a bare echo by the same Kafka.
 
     python tests/benchmarks/gate.py [--runs 200] [--faults]
 
@@ -17,8 +17,8 @@ import itertools
 import random
 import sys
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Self
@@ -52,16 +52,16 @@ class TimedRun:
         self.after_tool = run.after_tool
         self.compacted = run.compacted
 
-    async def __aenter__(self) -> Self:
-        await self._run.__aenter__()
-        return self
-
-    async def __aexit__(self, *details: object) -> None:
-        await self._run.__aexit__(*details)
-
     async def before_tool(self, tool: str, args: Any) -> Any:
         """Ask, and note how long that took."""
         return await self._watch.time(self._run.before_tool(tool, args))
+
+
+@asynccontextmanager
+async def timed(run: Run, watch: Stopwatch) -> AsyncIterator[TimedRun]:
+    """Open a run; note how long its gates take."""
+    async with run:
+        yield TimedRun(run, watch)
 
 
 class Echo:
@@ -157,18 +157,18 @@ async def measure(cluster: Cluster, nodes: KafkaNodes, supervisor: Running, runs
     async with GuardClient(options) as client:
         await client.connected()
 
-        def timed(watch: Stopwatch) -> Callable[[str, str], AbstractAsyncContextManager[Any]]:
-            return lambda run_id, agent: TimedRun(client.run(run_id, agent_id=agent), watch)
+        def opening(watch: Stopwatch) -> Callable[[str, str], AbstractAsyncContextManager[Any]]:
+            return lambda run_id, agent: timed(client.run(run_id, agent_id=agent), watch)
 
         show("echo, one at a time", alone)
         show("gate, one at a time", await gate_alone(client), alone)
         show(f"echo, {runs} at once", many)
         gates = Stopwatch()
-        wrong, _ = await play(timed(gates), runs, None)
+        wrong, _ = await play(opening(gates), runs, None)
         show(f"gate, {runs} runs at once", gates, many)
         if faults:
             disturbed, happening = Stopwatch(), Faults(supervisor, nodes)
-            again, _ = await play(timed(disturbed), runs, happening)
+            again, _ = await play(opening(disturbed), runs, happening)
             show("gate, " + ", ".join(happening.happened), disturbed)
             wrong += again
     print(f"runs that were not decided as the rules say: {len(wrong)}", *wrong, sep="\n")
