@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -42,6 +43,7 @@ LONGEST_AGAIN_SECONDS: Final = 10.0
 Listener = Callable[[Verdict], None]
 
 
+@lru_cache(maxsize=16_384)
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition of a run by its key, as every Kafka client chooses it."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions

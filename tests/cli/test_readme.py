@@ -22,19 +22,22 @@ async def cluster(broker: Any, topic_prefix: str) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def block(repository: Path, language: str) -> str:
-    """Return the first code block of a language."""
-    found = re.search(rf"```{language}\n(.*?)```", (repository / "README.md").read_text(), re.DOTALL)
-    assert found is not None
-    return found[1]
+def block(repository: Path, language: str, within: str = "") -> str:
+    """Return the first code block of a language that holds a text."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", (repository / "README.md").read_text(), re.DOTALL)
+    return str(next(code for code in blocks if within in code))
 
 
-async def test_the_executor_of_the_readme_obeys(cluster: Cluster, repository: Path) -> None:
-    """The README's executor asks before every call, runs what is allowed and skips what is blocked."""
+@pytest.mark.parametrize("way", ["with the client", "without the client"])
+async def test_the_executor_of_the_readme_obeys(cluster: Cluster, repository: Path, way: str) -> None:
+    """The README's executors ask before every call, run what is allowed and skip what is blocked."""
     topics = cluster.settings.topics
-    code = block(repository, "python").replace('"agent.events"', f'"{topics.events}"')
-    namespace: dict[str, Any] = {}
-    exec(code.replace('"agent.verdicts"', f'"{topics.verdicts}"'), namespace)  # noqa: S102 - that is what is tested
+    name = "work" if way == "with the client" else "run"
+    code = block(repository, "python", f"async def {name}(")
+    code = code.replace("KafkaSettings(bootstrap=bootstrap)", "KafkaSettings(bootstrap=bootstrap), topics=TOPICS")
+    code = code.replace('"agent.events"', f'"{topics.events}"').replace('"agent.verdicts"', f'"{topics.verdicts}"')
+    namespace: dict[str, Any] = {"TOPICS": topics}
+    exec(code, namespace)  # noqa: S102 - that is what is tested
     ran = []
 
     async def execute(tool: str, args: object) -> str:
@@ -42,7 +45,7 @@ async def test_the_executor_of_the_readme_obeys(cluster: Cluster, repository: Pa
         return "same"
 
     async with running(Worker(cluster.settings, PolicySet({"enabled": True}))):
-        await namespace["run"]([("read", {"path": "/a"})] * 23 + [("write", {})], execute, cluster.bootstrap)
+        await namespace[name]([("read", {"path": "/a"})] * 23 + [("write", {})], execute, cluster.bootstrap)
         verdicts = await cluster.verdicts(24)
 
     assert ["allow"] * 10 + ["warn"] + ["allow"] * 9 + ["block"] * 3 + ["allow"] == [v.action for v in verdicts]
