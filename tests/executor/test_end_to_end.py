@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from brokers.nodes import KafkaNodes
 from cluster import Cluster, own_nodes
-from commands import started
+from commands import Running, started
 from runs import policy_file
 from scenario import Faults, play
 
@@ -37,6 +38,11 @@ async def cluster(nodes: KafkaNodes, topic_prefix: str) -> AsyncIterator[Cluster
         yield cluster
 
 
+def opened_by(supervisor: Running) -> set[int]:
+    """Return the workers that have opened partitions, by process id."""
+    return {json.loads(line)["pid"] for line in supervisor.lines if '"partitions open"' in line}
+
+
 async def test_every_loop_is_stopped_where_the_rules_say_and_nobody_else_is(
     cluster: Cluster, nodes: KafkaNodes
 ) -> None:
@@ -49,9 +55,9 @@ async def test_every_loop_is_stopped_where_the_rules_say_and_nobody_else_is(
         GuardClient(options) as client,
     ):
         async with asyncio.timeout(120):
-            for _ in range(WORKERS):
-                await supervisor.says('"partitions open"')
             reading = asyncio.create_task(supervisor.read_on())
+            while len(opened_by(supervisor)) < WORKERS:
+                await asyncio.sleep(0.05)
             await client.connected()
         faults = Faults(supervisor, nodes)
         wrong, calls = await play(lambda run_id, agent: client.run(run_id, agent_id=agent), RUNS, faults)
