@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BadSignatureError",
     "BrokerUnavailableError",
+    "CallTakenError",
     "CaseFileError",
     "CheckpointFailedError",
     "ClusterSettingsError",
@@ -199,6 +200,10 @@ class MisuseError(ExecutorError):
 
 class NotStartedError(MisuseError):
     """A run was begun on a client that was not started, or is closed."""
+
+
+class CallTakenError(MisuseError):
+    """A call was begun under the id of another call of the same run that still waits for its verdict."""
 
 
 class NotPublishableError(MisuseError):

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import msgspec
 from msgspec import UNSET
 
-from streamguard.errors import GuardUnavailableError, RunAbortedError, RunOverError, UnknownCallError
+from streamguard.errors import CallTakenError, GuardUnavailableError, RunAbortedError, RunOverError, UnknownCallError
 from streamguard.events import Compaction, Event, RunEnded, ToolCall, ToolResult
 from streamguard.executor.enforcement import Enforcement
 from streamguard.executor.options import Mode
@@ -218,6 +218,8 @@ class Run:
 
     async def _gated(self, event: ToolCall, sent: ToolCall, signature: str) -> Decision:
         call_id = str(event.call_id)
+        if call_id in self._asked:
+            raise CallTakenError(f"call {call_id!r} of run {self.run_id} still waits for its verdict: ids must differ")
         asked = self._asked[call_id] = asyncio.get_running_loop().create_future()
         self._enforcement.asked(call_id, signature)
         task = asyncio.current_task()

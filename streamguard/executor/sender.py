@@ -17,6 +17,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from streamguard.stream.brokers import Fenced
+from streamguard.stream.patience import is_cancelled
 from streamguard.stream.producer import FencedProducer, Record
 
 if TYPE_CHECKING:
@@ -146,6 +147,10 @@ class Sender:
                 await producer.append(place, [waiting.record for waiting in batch])
             except Fenced:
                 producer = None  # the brokers have forgotten who we are: what was under way is sent anew
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                producer = None  # the client has cancelled its own work: while brokers are away, aiokafka does that
             except TOO_LARGE:
                 producer = None
                 if len(batch) == 1:

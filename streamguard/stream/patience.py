@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from aiokafka.errors import IllegalStateError, KafkaError
 
-__all__ = ["UNANSWERED", "Unanswered", "answer"]
+__all__ = ["UNANSWERED", "Unanswered", "answer", "is_cancelled"]
 
 Answer = TypeVar("Answer")
 
@@ -21,6 +21,12 @@ class Unanswered(enum.Enum):
 
 
 UNANSWERED: Final = Unanswered.UNANSWERED
+
+
+def is_cancelled() -> bool:
+    """Tell whether the current task is being cancelled, and not just something that a Kafka client cancelled in it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def answer(asking: Coroutine[Any, Any, Answer], seconds: float) -> Answer | Unanswered:

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from cluster import Cluster, running
 from runs import POLICIES
 
-from streamguard.errors import GuardUnavailableError, RunAbortedError, SigningKeyError
+from streamguard.errors import CallTakenError, GuardUnavailableError, RunAbortedError, SigningKeyError
 from streamguard.events import Source, ToolCall
 from streamguard.executor import ExecutorOptions, GuardClient, Run
 from streamguard.executor.channel import partition_of
@@ -159,6 +159,22 @@ async def test_a_guard_that_comes_back_is_asked_again(cluster: Cluster, log_line
                 [answered] = await loop(run, 1)
 
     assert (["allow by nobody"] * 2, "warn by guard") == (alone, answered)
+
+
+async def test_two_calls_at_once_need_two_ids(cluster: Cluster) -> None:
+    """A call under the id of one that still waits is an error: the first gets its answer all the same."""
+    async with (
+        running(Worker(cluster.settings, SOON)),
+        GuardClient(options(cluster)) as client,
+        client.run("run-1") as run,
+    ):
+        first = asyncio.create_task(run.before_tool("read", call_id="c1"))
+        await asyncio.sleep(0)
+        with pytest.raises(CallTakenError, match="'c1' of run run-1 still waits"):
+            await run.before_tool("read", call_id="c1")
+        decision = await first
+
+    assert "allow" == decision.action
 
 
 async def test_a_fallback_judges_meanwhile(cluster: Cluster) -> None:
