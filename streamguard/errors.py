@@ -19,6 +19,7 @@ __all__ = [
     "EmbeddedBrokerError",
     "ExecutorError",
     "GuardUnavailableError",
+    "ImportInputError",
     "MissingExtraError",
     "MissingRunError",
     "MisuseError",
@@ -110,7 +111,11 @@ class CaseFileError(ConfigurationError):
 
 
 class ReplayInputError(StreamguardError):
-    """A file given to `streamguard replay` cannot be opened or is damaged (a broken gzip, for example)."""
+    """A file given to `streamguard replay` or `publish` cannot be opened or is damaged (a broken gzip, for example)."""
+
+
+class ImportInputError(StreamguardError):
+    """A recording of another tool has something in it that is no part of its format: file, line and what are named."""
 
 
 class MissingExtraError(StreamguardError):

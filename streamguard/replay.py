@@ -19,7 +19,7 @@ from streamguard.events import Event, Source, decode_event
 from streamguard.guard import Guard
 from streamguard.verdicts import Verdict
 
-__all__ = ["STDIN", "Line", "Replay", "lines_of", "timestamp_of"]
+__all__ = ["STDIN", "Line", "LineLimit", "Replay", "lines_of", "timestamp_of"]
 
 STDIN: Final = "-"
 GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -35,19 +35,29 @@ class Line(NamedTuple):
     read: int
 
 
-def lines_of(name: str, limit: int) -> Iterator[Line]:
+class LineLimit:
+    """How many bytes a line may have; it may change while a file is read."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self, limit: int) -> None:
+        self.bytes = limit
+
+
+def lines_of(name: str, limit: int | LineLimit) -> Iterator[Line]:
     """Yield the lines of a file, plain or gzip, `-` for standard input; lines over `limit` bytes come as None.
 
     Raises `ReplayInputError` if it cannot be opened or is damaged.
     """
+    longest = limit if isinstance(limit, LineLimit) else LineLimit(limit)
     with _opened(name) as (stream, raw):
         number = 0
         try:
-            while text := stream.readline(limit + 1):
+            while text := stream.readline(longest.bytes + 1):
                 number += 1
-                whole = len(text) <= limit or text.endswith(b"\n")
+                whole = len(text) <= longest.bytes or text.endswith(b"\n")
                 if not whole:
-                    _skip_line(stream, limit)
+                    _skip_line(stream)
                 yield Line(name, number, text if whole else None, raw.tell() if raw.seekable() else 0)
         except (OSError, EOFError, zlib.error) as error:
             raise ReplayInputError(f"{name}: damaged after line {number}: {error}") from error
@@ -66,6 +76,8 @@ def timestamp_of(event: Event) -> int | None:
 
 class Replay:
     """Judges lines as if they were the records of one partition: the line is the offset, `time` the timestamp.
+
+    Of imported events, which have no lines of their own, each counts as one.
 
     An event without `time` has the time of the one before it.
     """
@@ -90,13 +102,24 @@ class Replay:
             if event is None:
                 self.skipped += 1
                 return ()
-            timestamp = timestamp_of(event)
-            if timestamp is not None:
-                self._timestamp = timestamp
-            verdicts = self.guard.observe(event, Source("replay", 0, self._offset, self._timestamp))
+            verdicts = self._observe(event)
         except UnreadableRecordError:
             self.unreadable += 1
             raise
+        return verdicts
+
+    def judge_event(self, event: Event) -> Sequence[Verdict]:
+        """Judge an event that comes from elsewhere than a line of its own. Raises `MissingRunError`."""
+        self._offset += 1
+        return self._observe(
+            event if self._agent_id is None else msgspec.structs.replace(event, agent_id=self._agent_id)
+        )
+
+    def _observe(self, event: Event) -> Sequence[Verdict]:
+        timestamp = timestamp_of(event)
+        if timestamp is not None:
+            self._timestamp = timestamp
+        verdicts = self.guard.observe(event, Source("replay", 0, self._offset, self._timestamp))
         self.events += 1
         for verdict in verdicts:
             self.found[verdict.action, verdict.detector or ""] += 1
@@ -130,7 +153,7 @@ def _opened(name: str) -> Iterator[tuple[IO[bytes], BinaryIO]]:
             raw.close()
 
 
-def _skip_line(stream: IO[bytes], limit: int) -> None:
+def _skip_line(stream: IO[bytes]) -> None:
     """Read on to the end of a line without keeping it."""
-    while (rest := stream.readline(limit + 1)) and not rest.endswith(b"\n"):
+    while (rest := stream.readline(BUFFER_BYTES)) and not rest.endswith(b"\n"):
         pass
