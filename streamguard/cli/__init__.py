@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "policy": "Check, show and test policies.",
     "config": "Show the settings in force, and where each comes from.",
     "replay": "Judge recorded events from files, without Kafka.",
+    "publish": "Send recorded events to the events topic.",
     "schema": "Print the schemas of events, verdicts and topics.",
     "demo": "Watch looping agents being stopped.",
 }

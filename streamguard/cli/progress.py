@@ -68,7 +68,7 @@ def file_progress(
     sizes = [Path(name).stat().st_size if name != STDIN and Path(name).is_file() else 0 for name in files]
     shown = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), *columns)
     with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield FileProgress(progress, progress.add_task(what, total=sum(sizes) or None)), sizes
+        yield FileProgress(progress, progress.add_task(what, total=sum(sizes) or None, rate="")), sizes
 
 
 def left_out(console: Console, form: str, intake: Intake) -> None:

@@ -23,6 +23,7 @@ from streamguard.errors import BadSignatureError, StreamguardError, UnsignedVerd
 from streamguard.executor.sender import Sender, Sent
 from streamguard.executor.silence import Silence
 from streamguard.executor.subscriber import Subscriber
+from streamguard.settings import Settings
 from streamguard.signing import Verifier, signing_keys
 from streamguard.stream.kafka import client_options, close, make_brokers
 from streamguard.stream.producer import Record
@@ -132,7 +133,7 @@ class Channel:
 
     async def _connect(self) -> None:
         options = self._options
-        partitions = await executor_partitions(options.kafka, options.topics)
+        partitions = await executor_partitions(Settings(kafka=options.kafka, topics=options.topics))
         brokers = make_brokers(options.kafka, (options.topics.events, options.topics.verdicts))
         try:
             await brokers.start()

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
-from streamguard.importers.fragments import NotReadableError, decoded, present, texts_of
+from streamguard.importers.fragments import NotReadableError, Piece, decoded, present, texts_of
 from streamguard.importers.intake import Imported, Intake
 from streamguard.replay import Line
 
@@ -32,7 +33,7 @@ class Message(msgspec.Struct):
     """What a user or the model said."""
 
     id: str | None = None
-    content: msgspec.Raw | None = None
+    content: Piece = UNSET
 
 
 class Block(msgspec.Struct):
@@ -41,9 +42,9 @@ class Block(msgspec.Struct):
     type: str | None = None
     id: str | None = None
     name: str | None = None
-    input: msgspec.Raw | None = None
+    input: Piece = UNSET
     tool_use_id: str | None = None
-    content: msgspec.Raw | None = None
+    content: Piece = UNSET
     is_error: bool | None = None
 
 
@@ -66,7 +67,7 @@ class Entry(msgspec.Struct):
     agentId: str | None = None  # noqa: N815
     isSidechain: bool | None = None  # noqa: N815
     timestamp: str | None = None
-    message: msgspec.Raw | None = None
+    message: Piece = UNSET
     compactMetadata: Compacted | None = None  # noqa: N815
 
 
@@ -84,7 +85,7 @@ class ClaudeCode:
             return
         try:
             entry = decoded(text, Entry)
-            if entry.type in MESSAGES and entry.message is not None:
+            if entry.type in MESSAGES and entry.message is not UNSET:
                 yield from self._message(line, entry, decoded(entry.message, Message))
             elif entry.type == "system" and entry.subtype == "compact_boundary":
                 yield from self._compaction(line, entry)

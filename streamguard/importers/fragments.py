@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from streamguard.json_text import replace_lone_surrogates
 
-__all__ = ["NotReadableError", "decoded", "iso_time", "moment_of", "present", "raw", "texts_of"]
+__all__ = ["NotReadableError", "Piece", "decoded", "iso_time", "moment_of", "present", "raw", "texts_of"]
 
 Shape = TypeVar("Shape")
+
+Piece: TypeAlias = msgspec.Raw | UnsetType
+"""A part of a record that is carried over as it was written."""
 
 NANOSECONDS: Final = 1_000_000_000
 
@@ -52,9 +56,9 @@ def decoded(text: bytes | msgspec.Raw, shape: type[Shape]) -> Shape:
         raise NotReadableError("arrays and objects are nested too deep to decode") from None
 
 
-def present(piece: msgspec.Raw | None) -> msgspec.Raw | None:
+def present(piece: Piece) -> msgspec.Raw | None:
     """Return a piece of JSON, None if it is missing or `null`."""
-    return None if piece is None or bytes(piece).strip() == b"null" else piece
+    return None if piece is UNSET or bytes(piece).strip() == b"null" else piece
 
 
 def raw(text: str) -> msgspec.Raw:
@@ -70,7 +74,7 @@ def raw(text: str) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(encoded.decode()))
 
 
-def texts_of(content: msgspec.Raw | None) -> str | None:
+def texts_of(content: Piece) -> str | None:
     """Return the text of a message's content, a string or blocks of text; None if it is anything else."""
     begins = bytes(content or b"").lstrip()[:1]
     try:

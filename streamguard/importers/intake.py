@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from streamguard.errors import ImportInputError, UnreadableRecordError
 from streamguard.events import Event, decode_event, run_of
@@ -50,8 +51,10 @@ class Intake:
         self._refuse = refuse
 
     def event(self, line: int, fields: Mapping[str, Any]) -> Iterator[Imported]:
-        """Yield the event of these fields (those that are None are left out), or refuse it and yield nothing."""
-        value = msgspec.json.encode({name: field for name, field in fields.items() if field is not None})
+        """Yield the event of these fields, without those that are None or not set; or refuse it and yield nothing."""
+        value = msgspec.json.encode(
+            {name: field for name, field in fields.items() if field is not None and field is not UNSET}
+        )
         return self.encoded(line, value)
 
     def encoded(self, line: int, value: bytes) -> Iterator[Imported]:

@@ -12,8 +12,9 @@ from pathlib import PurePath
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
-from streamguard.importers.fragments import NotReadableError, decoded, iso_time, present, texts_of
+from streamguard.importers.fragments import NotReadableError, Piece, decoded, iso_time, present, texts_of
 from streamguard.importers.intake import Imported, Intake
 from streamguard.replay import STDIN, Line
 
@@ -35,17 +36,17 @@ class Block(msgspec.Struct):
     type: str | None = None
     id: str | None = None
     name: str | None = None
-    arguments: msgspec.Raw | None = None
+    arguments: Piece = UNSET
 
 
 class Message(msgspec.Struct):
     """A message: of the user, of the model with its calls, or the result of a call."""
 
     role: str | None = None
-    content: msgspec.Raw | None = None
+    content: Piece = UNSET
     toolCallId: str | None = None  # noqa: N815 - as the file spells it
     toolName: str | None = None  # noqa: N815
-    details: msgspec.Raw | None = None
+    details: Piece = UNSET
     isError: bool | None = None  # noqa: N815
     timestamp: int | float | str | None = None
 
@@ -126,7 +127,7 @@ def _result(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": "tool_result", "call_id": message.toolCallId, "tool": message.toolName}
     if not message.isError:
         whole = {"content": message.content, "details": message.details}
-        return fields | {"result": {name: part for name, part in whole.items() if part is not None}}
+        return fields | {"result": {name: part for name, part in whole.items() if part is not UNSET}}
     text = texts_of(message.content)
     return fields | {"error": text if text is not None else present(message.content) or "error"}
 

@@ -29,6 +29,7 @@ __all__ = [
     "make_brokers",
     "make_consumer",
     "make_dead_letter_producer",
+    "make_event_producer",
     "make_follower",
     "make_reader",
     "started",
@@ -41,8 +42,11 @@ Client: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient | 
 DEAD_LETTER_BYTES: Final = 16 * 1024 * 1024
 """Largest dead letter, in bytes: records that are too large for the guard still have to fit."""
 
-LETTERS_BYTES: Final = 256 * 1024
-"""Bytes of dead letters written at once: poison comes in floods."""
+BATCH_BYTES: Final = 256 * 1024
+"""Bytes of dead letters, or of recorded events, written at once: poison comes in floods."""
+
+REQUEST_BYTES: Final = 1024 * 1024
+"""Largest record of events, in bytes, unless the limits allow more: what a topic takes by default."""
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes fetched of one partition at a time."""
@@ -130,7 +134,18 @@ def make_follower(kafka: KafkaSettings) -> AIOKafkaConsumer:
 def make_dead_letter_producer(kafka: KafkaSettings) -> AIOKafkaProducer:
     """Make the producer of dead letters: plain, since a refused record spoils an idempotent one (aiokafka #1017)."""
     return AIOKafkaProducer(
-        **client_options(kafka), acks="all", max_request_size=DEAD_LETTER_BYTES, max_batch_size=LETTERS_BYTES
+        **client_options(kafka), acks="all", max_request_size=DEAD_LETTER_BYTES, max_batch_size=BATCH_BYTES
+    )
+
+
+def make_event_producer(kafka: KafkaSettings, record_bytes: int) -> AIOKafkaProducer:
+    """Make the producer of recorded events; `record_bytes`: the largest that a worker takes."""
+    return AIOKafkaProducer(
+        **client_options(kafka),
+        acks="all",
+        enable_idempotence=kafka.idempotence,
+        max_request_size=max(record_bytes, REQUEST_BYTES),
+        max_batch_size=BATCH_BYTES,
     )
 
 

@@ -18,9 +18,9 @@ from streamguard.stream.patience import UNANSWERED, answer
 from streamguard.stream.refusal import as_error
 
 if TYPE_CHECKING:
-    from streamguard.settings import KafkaSettings, Settings, TopicSettings
+    from streamguard.settings import Settings
 
-__all__ = ["PartitionCounts", "check_topics", "create_topics", "executor_partitions"]
+__all__ = ["PartitionCounts", "check_events_topic", "check_topics", "create_topics", "executor_partitions"]
 
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
@@ -87,20 +87,8 @@ async def check_topics(settings: Settings) -> PartitionCounts:
     Raises `TopicMissingError` or `TopicMismatchError`.
     """
     topics = settings.topics
-    admin = make_admin(settings.kafka)
-    try:
-        await started(admin, settings.kafka)
-        counts = await _patiently(lambda: _partition_counts(admin, settings), settings.kafka.connect_timeout_seconds)
-    except (KafkaError, TimeoutError) as error:
-        raise as_error(error, "the topics could not be looked at") from error
-    finally:
-        await close(admin)
-    missing = [name for name in _names(settings) if name not in counts]
-    if missing:
-        raise TopicMissingError(
-            f"no topic {', '.join(missing)} that we may see at {settings.kafka.bootstrap}: "
-            "run `streamguard topics create`, or allow this user to describe them (README, ACLs)"
-        )
+    counts = await _looked_at(settings)
+    _raise_if_missing(settings, [name for name in _names(settings) if name not in counts])
     events = counts[topics.events]
     for name in (topics.verdicts, settings.state_topic):
         if counts[name] != events:
@@ -111,32 +99,47 @@ async def check_topics(settings: Settings) -> PartitionCounts:
     return PartitionCounts(events, counts[topics.dead_letters])
 
 
-async def executor_partitions(kafka: KafkaSettings, topics: TopicSettings) -> int:
+async def check_events_topic(settings: Settings) -> int:
+    """Return the number of partitions that events are written to. Raises `TopicMissingError`."""
+    counts = await _looked_at(settings)
+    _raise_if_missing(settings, [name for name in (settings.topics.events,) if name not in counts])
+    return counts[settings.topics.events]
+
+
+async def executor_partitions(settings: Settings) -> int:
     """Return the partition count of an executor's two topics.
 
     Raises `TopicMissingError`, `TopicMismatchError`, `BrokerUnavailableError`, `NotAuthorizedError`.
     """
-    admin = make_admin(kafka)
+    counts = await _looked_at(settings)
+    events, verdicts = settings.topics.events, settings.topics.verdicts
+    _raise_if_missing(settings, [name for name in (events, verdicts) if name not in counts])
+    if counts[events] != counts[verdicts]:
+        raise TopicMismatchError(
+            f"{events} has {counts[events]} partitions and {verdicts} has {counts[verdicts]}: verdicts are in the "
+            "partition of their run's events, so they must be equal"
+        )
+    return counts[events]
+
+
+async def _looked_at(settings: Settings) -> Mapping[str, int]:
+    """Return the partition counts of those of our topics that exist and that we may see."""
+    admin = make_admin(settings.kafka)
     try:
-        await started(admin, kafka)
-        described: list[dict[str, Any]] = await admin.describe_topics()
+        await started(admin, settings.kafka)
+        return await _patiently(lambda: _partition_counts(admin, settings), settings.kafka.connect_timeout_seconds)
     except (KafkaError, TimeoutError) as error:
         raise as_error(error, "the topics could not be looked at") from error
     finally:
         await close(admin)
-    counts = {topic["topic"]: len(topic["partitions"]) for topic in described}
-    missing = [name for name in (topics.events, topics.verdicts) if name not in counts]
+
+
+def _raise_if_missing(settings: Settings, missing: list[str]) -> None:
     if missing:
         raise TopicMissingError(
-            f"no topic {', '.join(missing)} that we may see at {kafka.bootstrap}: run `streamguard topics create`, or "
-            "allow this user to describe them (README, ACLs)"
+            f"no topic {', '.join(missing)} that we may see at {settings.kafka.bootstrap}: "
+            "run `streamguard topics create`, or allow this user to describe them (README, ACLs)"
         )
-    if counts[topics.events] != counts[topics.verdicts]:
-        raise TopicMismatchError(
-            f"{topics.events} has {counts[topics.events]} partitions and {topics.verdicts} has "
-            f"{counts[topics.verdicts]}: verdicts are in the partition of their run's events, so they must be equal"
-        )
-    return counts[topics.events]
 
 
 def _names(settings: Settings) -> tuple[str, ...]:
