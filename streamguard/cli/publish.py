@@ -58,8 +58,9 @@ def command(
 
     When it is interrupted it says how many events are acknowledged. Going on with --skip of that number repeats fewer
     than 256 events, and those do no harm: events of the same event_id are duplicates within a run's window (its newest
-    256 events, or twice the history if that is more). Publishing all of it again does no harm either where no run has
-    more events than that. Imported events have event_ids; events of your own need them too.
+    256 events, or twice the history if that is more), as long as the guard remembers the run: until its run_ended, or a
+    day of silence. So far publishing all of it again does no harm either. Imported events have event_ids, and no
+    run_ended; events of your own need event_ids too.
 
     Exits 1 if something could not be read; the rest is sent all the same.
     """

@@ -92,7 +92,9 @@ class ClaudeCode:
             else:
                 self._intake.skipped[f"{entry.type if entry.type in LINES else 'other'} lines"] += 1
         except NotReadableError as error:
-            self._intake.refuse(line.number, f"no line of a Claude Code transcript: {error}")
+            self._intake.refuse(
+                line.number, f"no line of a Claude Code transcript (mend or drop it, or name another --format): {error}"
+            )
 
     def finish(self) -> Iterator[Imported]:
         """Yield what is left at the end of the file: nothing."""
@@ -101,10 +103,10 @@ class ClaudeCode:
     def _message(self, line: Line, entry: Entry, message: Message) -> Iterator[Imported]:
         run = self._run(entry)
         content = bytes(message.content or b"").lstrip()
-        blocks = decoded(content, list[Block]) if content.startswith(b"[") else []
         found = 0
-        for number, block in enumerate(blocks):
-            fields = _call(block, message) if entry.type == "assistant" else _result(block)
+        for number, piece in enumerate(decoded(content, list[msgspec.Raw]) if content.startswith(b"[") else []):
+            block = self._intake.piece(line.number, f"block {number} of the message", piece, Block)
+            fields = None if block is None else _call(block, message) if entry.type == "assistant" else _result(block)
             if fields is not None:
                 found += 1
                 event_id = f"{entry.uuid}:{number}" if entry.uuid else None

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from streamguard.errors import ImportInputError, UnreadableRecordError
 from streamguard.events import Event, decode_event, run_of
+from streamguard.importers.fragments import NotReadableError, decoded
 from streamguard.replay import Line, timestamp_of
 
 __all__ = ["Imported", "Intake", "Refuse", "raise_it"]
+
+Shape = TypeVar("Shape")
 
 Refuse = Callable[[ImportInputError], None]
 """Takes what is wrong with a place in a file. If it returns, the rest of the file is read all the same."""
@@ -80,6 +83,14 @@ class Intake:
         """Say what is wrong with a line; it is counted."""
         self.refused += 1
         self._refuse(ImportInputError(f"{self.file}:{line}: {problem}"))
+
+    def piece(self, line: int, what: str, piece: msgspec.Raw, shape: type[Shape]) -> Shape | None:
+        """Decode a piece of a line; None if it is not of that shape and was refused."""
+        try:
+            return decoded(piece, shape)
+        except NotReadableError as error:
+            self.refuse(line, f"{what}: {error}")
+            return None
 
     def text_of(self, line: Line) -> bytes | None:
         """Return a line's text without blanks around it; None, refused or skipped, if there is nothing to read."""

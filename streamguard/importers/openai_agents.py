@@ -81,7 +81,9 @@ class OpenAIAgents:
         try:
             items = _items(document.text)
         except NotReadableError as error:
-            self._intake.refuse(document.line, f"no trace of the OpenAI Agents SDK: {error}")
+            self._intake.refuse(
+                document.line, f"no trace of the OpenAI Agents SDK (mend or drop it, or name another --format): {error}"
+            )
             return
         for number, piece in enumerate(items, 1):
             try:

@@ -89,7 +89,9 @@ class OpenClaw:
             else:
                 self._intake.skipped[f"{entry.type if entry.type in LINES else 'other'} entries"] += 1
         except NotReadableError as error:
-            self._intake.refuse(line.number, f"no line of an OpenClaw session log: {error}")
+            self._intake.refuse(
+                line.number, f"no line of an OpenClaw session log (mend or drop it, or name another --format): {error}"
+            )
 
     def finish(self) -> Iterator[Imported]:
         """Yield what is left at the end of the file: nothing."""
@@ -102,8 +104,9 @@ class OpenClaw:
         content = bytes(message.content or b"").lstrip()
         calls = message.role == "assistant" and content.startswith(b"[")
         found = 0
-        for number, block in enumerate(decoded(content, list[Block]) if calls else []):
-            if block.type == "toolCall":
+        for number, piece in enumerate(decoded(content, list[msgspec.Raw]) if calls else []):
+            block = self._intake.piece(line.number, f"block {number} of the message", piece, Block)
+            if block is not None and block.type == "toolCall":
                 found += 1
                 call = {"type": "tool_call", "call_id": block.id, "tool": block.name, "args": block.arguments}
                 yield from self._event(line, entry, number, call | {"round_id": entry.id})

@@ -99,7 +99,7 @@ class Otlp:
                 return
             resources = decoded(document.text, Traces).resourceSpans
         except NotReadableError as error:
-            self._intake.refuse(document.line, f"no OTLP traces: {error}")
+            self._intake.refuse(document.line, f"no OTLP traces (mend or drop them, or name another --format): {error}")
             return
         scopes = [scope for resource in resources for scope in resource.scopeSpans or ()]
         for number, piece in enumerate((span for scope in scopes for span in scope.spans or ()), 1):

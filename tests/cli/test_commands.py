@@ -16,7 +16,9 @@ def test_help_lists_every_command() -> None:
 
     assert 0 == done.returncode
     assert [] == [
-        name for name in ("run", "topics", "policy", "replay", "schema", "demo") if f"  {name} " not in done.stdout
+        name
+        for name in ("run", "topics", "policy", "replay", "publish", "schema", "demo")
+        if f"  {name} " not in done.stdout
     ]
 
 

@@ -92,7 +92,7 @@ def test_bad_lines_of_a_foreign_file_are_named_and_the_others_judged(policy: Pat
     done = streamguard("replay", "--policy", policy, file)
 
     assert (1, LOOPS["claude-code"][1]) == (done.returncode, said(done.stdout))
-    assert f"{file}:1: no line of a Claude Code transcript: " in done.stderr
+    assert f"{file}:1: no line of a Claude Code transcript (mend or drop it, " in done.stderr
     assert "1 unreadable" in done.stderr
 
 

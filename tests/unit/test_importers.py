@@ -256,9 +256,17 @@ def test_an_error_stays_an_error_whatever_its_content(content: Any) -> None:
 @pytest.mark.parametrize(
     ("form", "line", "problem"),
     [
-        ("claude-code", b"{oops", "made.jsonl:1: no line of a Claude Code transcript: JSON is malformed"),
-        ("openclaw", {"type": "message", "message": []}, "made.jsonl:1: no line of an OpenClaw session log: Expected"),
-        ("otlp", {"resourceSpans": 1}, "made.jsonl:1: no OTLP traces: Expected `array`, got `int`"),
+        (
+            "claude-code",
+            b"{oops",
+            "made.jsonl:1: no line of a Claude Code transcript (mend or drop it, or name another --format): JSON is malformed",
+        ),
+        (
+            "openclaw",
+            {"type": "message", "message": []},
+            "made.jsonl:1: no line of an OpenClaw session log (mend or drop it, ",
+        ),
+        ("otlp", {"resourceSpans": 1}, "made.jsonl:1: no OTLP traces (mend or drop them, "),
         ("otlp", export({"spanId": 1}), "made.jsonl:1: span 1 is no OTLP span: "),
         ("openai-agents", {"object": "tree"}, "made.jsonl:1: item 1 is no trace and no span: `object` is neither"),
         ("openai-agents", b"[{", "made.jsonl:1: not JSON: the document that begins here is damaged or cut off"),

@@ -43,8 +43,8 @@ anything = st.recursive(
 def block(kind: str) -> st.SearchStrategy[dict[str, Any]]:
     """Make a block of a message, some of its fields wrong."""
     names = ("id", "name", "input", "tool_use_id", "content", "is_error", "arguments", "text")
-    return st.dictionaries(st.sampled_from(names), st.one_of(st.text(max_size=3), anything)).map(
-        lambda fields: {"type": kind, **fields}
+    return st.dictionaries(st.sampled_from(names), st.one_of(st.text(max_size=3), anything), max_size=2).map(
+        lambda fields: {"type": kind, "id": "i", "name": "n", "tool_use_id": "t", **fields}
     )
 
 
@@ -60,7 +60,7 @@ messages = st.builds(
     st.sampled_from(["assistant", "user", "message"]),
     st.sampled_from(["assistant", "toolResult", "user"]),
     st.one_of(blocks, anything),
-    st.dictionaries(st.sampled_from(["toolCallId", "toolName", "details", "isError", "id"]), anything),
+    st.dictionaries(st.sampled_from(["toolCallId", "toolName", "details", "isError", "id"]), anything, max_size=2),
 )
 attributes = st.lists(
     st.builds(
@@ -95,10 +95,11 @@ items = st.builds(
         "trace_id": "t",
         "parent_id": "s",
         "started_at": start,
+        "ended_at": "2026-01-01T00:00:01Z",
         "error": error,
-        "span_data": {"type": "function", **data},
+        "span_data": {"type": "function", "name": "f", "input": "{}", "output": "x", **data},
     },
-    st.dictionaries(st.sampled_from(["name", "input", "output"]), anything),
+    st.dictionaries(st.sampled_from(["name", "input", "output"]), anything, max_size=2),
     st.one_of(st.just("2026-01-01T00:00:00Z"), st.text(max_size=5)),
     st.one_of(st.none(), st.fixed_dictionaries({"message": leaves, "data": anything})),
 )
@@ -111,10 +112,12 @@ lines = st.one_of(
 )
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@given(texts=st.lists(lines, max_size=5))
-def test_garbage_gives_the_documented_error_or_valid_events(form: str, texts: list[bytes]) -> None:
-    """Whatever the lines are: what comes out decodes as a worker decodes it, has a run, and the rest is refused."""
+OWN = {"claude-code": messages, "openclaw": messages, "otlp": exports, "openai-agents": items}
+"""By format: records that are nearly right."""
+
+
+def check(form: str, texts: list[bytes]) -> None:
+    """Import lines; assert that what comes out decodes as a worker decodes it, and that the rest is refused."""
     problems: list[ImportInputError] = []
     intake = Intake("made", record_bytes=10_000, json_depth=20, refuse=problems.append)
     made = [Line("made", number, text + b"\n", 0) for number, text in enumerate(texts, 1)]
@@ -124,6 +127,20 @@ def test_garbage_gives_the_documented_error_or_valid_events(form: str, texts: li
     assert [one.event for one in found] == [decode_event(one.value, depth=20) for one in found]
     assert all(run_of(one.event) for one in found)
     assert len(problems) == intake.refused
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(texts=st.lists(lines, max_size=5))
+def test_garbage_gives_the_documented_error_or_valid_events(form: str, texts: list[bytes]) -> None:
+    """Whatever the lines are: there are valid events, what is wrong is refused, and nothing else is raised."""
+    check(form, texts)
+
+
+@pytest.mark.parametrize("form", list(OWN))
+@given(data=st.data())
+def test_nearly_right_records_give_the_documented_error_or_valid_events(form: str, data: st.DataObject) -> None:
+    """The same of records whose garbage sits deep within the format's own shape."""
+    check(form, [json.dumps(data.draw(OWN[form])).encode()])
 
 
 @given(text=lines)
