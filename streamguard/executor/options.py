@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from streamguard.settings import KafkaSettings, SigningSettings, TopicSettings
+from streamguard.settings_file import load_service
 
 __all__ = ["ExecutorOptions", "Mode"]
 
@@ -42,6 +45,15 @@ class ExecutorOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     hash_payloads: bool = False
     hash_key: str | None = None
     send_tools: tuple[str, ...] = ()
+
+    @classmethod
+    def load(cls, config: Path | None = None, **options: Any) -> Self:
+        """Take Kafka, topics and keys from the service's configuration: a file, and STREAMGUARD_* variables.
+
+        Raises `SettingsFileError`, `PolicyFileError` (the file's policy is read, too).
+        """
+        settings, _ = load_service(config, os.environ, {})
+        return cls(**{"kafka": settings.kafka, "topics": settings.topics, "signing": settings.signing, **options})
 
     def __repr__(self) -> str:
         """Show everything but secrets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from streamguard.errors import (
     RunTakenError,
     UnknownCallError,
 )
-from streamguard.executor import GuardClient, LocalGuard, Mode, Run
+from streamguard.executor import ExecutorOptions, GuardClient, LocalGuard, Mode, Run
 from streamguard.policy import PolicySet
 
 
@@ -276,3 +277,21 @@ async def test_runs_of_many_agents_do_not_touch_each_other() -> None:
         )
 
     assert [await by_the_rules(kind, "1") for kind in KINDS] == together
+
+
+def test_options_come_from_the_services_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka, topics and keys are those of the file and the variables; what is given here is laid over them."""
+    file = tmp_path / "s.toml"
+    file.write_text(
+        "[kafka]\nbootstrap = 'a:1'\n[topics]\nevents = 'e'\n[signing]\nkey_id = 'one'\nkey = 'swordfish'\n"
+    )
+    monkeypatch.setenv("STREAMGUARD_KAFKA_BOOTSTRAP", "b:2")
+    options = ExecutorOptions.load(file, gate_timeout=1.0, hash_key="swordfish")
+
+    assert ("b:2", "e", "one", 1.0) == (
+        options.kafka.bootstrap,
+        options.topics.events,
+        options.signing.key_id,
+        options.gate_timeout,
+    )
+    assert "swordfish" not in repr(options)
