@@ -3,8 +3,9 @@
     python tests/benchmarks/gate.py [--runs 200] [--faults]
 
 Needs Java 17 and Maven. A Kafka node and two workers are started. Printed, in the same run: p50 and p99 of a bare
-produce -> consume echo (one record there, nothing in between) by as many askers at the same pace; of a gate, where
-the record is judged and its verdict produced and consumed (two records); and of both, one asker at a time. With
+produce -> consume echo (one record there, nothing in between), with nothing else going on and while the runs are under
+way; of a gate, where the record is judged and its verdict produced and consumed (two records); and of both, one asker
+at a time. With
 --faults, too: the same runs through two kill -9 of a worker and a restart of the broker, and whether every decision
 was the one that the rules say.
 """
@@ -21,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("", "cli", "stream", "executor")]
 
@@ -41,6 +42,9 @@ CALLS: Final = 20
 """Echoes of each asker: about what a run calls."""
 
 ALONE: Final = 300
+
+MEANWHILE: Final = 20
+"""Askers of echoes while the runs are under way: what the broker takes for one hop then."""
 
 
 class TimedRun:
@@ -146,26 +150,43 @@ def show(what: str, watch: Stopwatch, beside: Stopwatch | None = None) -> None:
 
 async def measure(cluster: Cluster, nodes: KafkaNodes, supervisor: Running, runs: int, *, faults: bool) -> None:
     """Print all figures."""
-    settings = cluster.settings
     echo_topic = f"{cluster.prefix}.echo"
     await cluster.create_topic(echo_topic, cluster.partitions)
-    options = ExecutorOptions(kafka=settings.kafka, topics=settings.topics, gate_timeout=90.0, fail="closed")
     print(f"{'':<34} {'asked':>7} {'p50 ms':>8} {'p99 ms':>8}   times the echo's")
     async with Echo(cluster.bootstrap, echo_topic, cluster.partitions) as echo:
         await echo.ask()
         alone, many = await one_at_a_time(echo.ask), await many_at_once(echo.ask, runs)
+        await measure_gates(cluster, nodes, supervisor, Echoes(echo, alone, many), runs, faults=faults)
+
+
+class Echoes(NamedTuple):
+    """The echo, and what was measured of it with nothing else going on."""
+
+    echo: Echo
+    alone: Stopwatch
+    many: Stopwatch
+
+
+async def measure_gates(
+    cluster: Cluster, nodes: KafkaNodes, supervisor: Running, echoes: Echoes, runs: int, *, faults: bool
+) -> None:
+    """Print what gates take."""
+    settings = cluster.settings
+    options = ExecutorOptions(kafka=settings.kafka, topics=settings.topics, gate_timeout=90.0, fail="closed")
     async with GuardClient(options) as client:
         await client.connected()
 
         def opening(watch: Stopwatch) -> Callable[[str, str], AbstractAsyncContextManager[Any]]:
             return lambda run_id, agent: timed(client.run(run_id, agent_id=agent), watch)
 
-        show("echo, one at a time", alone)
-        show("gate, one at a time", await gate_alone(client), alone)
-        show(f"echo, {runs} at once", many)
+        show("echo, one at a time", echoes.alone)
+        show("gate, one at a time", await gate_alone(client), echoes.alone)
+        show(f"echo, {runs} at once, nothing else", echoes.many)
         gates = Stopwatch()
+        meanwhile = asyncio.create_task(many_at_once(echoes.echo.ask, MEANWHILE))
         wrong, _ = await play(opening(gates), runs, None)
-        show(f"gate, {runs} runs at once", gates, many)
+        show(f"echo, {MEANWHILE} at once, meanwhile", await meanwhile)
+        show(f"gate, {runs} runs at once", gates, meanwhile.result())
         if faults:
             disturbed, happening = Stopwatch(), Faults(supervisor, nodes)
             again, _ = await play(opening(disturbed), runs, happening)
