@@ -26,8 +26,13 @@ from streamguard.settings import SECRETS, Settings, SigningSettings, masked
 __all__ = ["explain_service", "load_service"]
 
 PREFIX: Final = "STREAMGUARD_"
-NOT_SETTINGS: Final = ("STREAMGUARD_TEST_", "STREAMGUARD_CONFIG")
-"""Variables that are no settings: those of the tests, and the one that names the file."""
+NOT_SETTINGS: Final = (
+    "STREAMGUARD_TEST_",
+    "STREAMGUARD_CONFIG",
+    "STREAMGUARD_GATEWAY_URL",
+    "STREAMGUARD_GATEWAY_TOKEN",
+)
+"""Variables that are no settings: those of the tests, the one that names the file, those of the gateway's clients."""
 
 
 LAST_PORT: Final = 65_535

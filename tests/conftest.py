@@ -19,6 +19,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 BROKER = pytest.StashKey[Broker]()
 NEEDS_APACHE = "needs the real Apache Kafka"
+NEEDS_OPENCLAW = "needs the real OpenClaw"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,17 +51,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which broker the tests ran on, and what was skipped for want of the real one."""
+    """Say which broker the tests ran on, and what was skipped for want of what is real."""
     terminalreporter.section("broker")
-    if BROKER not in config.stash:
-        terminalreporter.write_line("no test needed a broker")
-        return
-    terminalreporter.write_line(f"broker tests ran on {config.stash[BROKER].description}")
-    skipped = [
-        report.nodeid for report in terminalreporter.stats.get("skipped", []) if NEEDS_APACHE in str(report.longrepr)
-    ]
+    ran = f"broker tests ran on {config.stash[BROKER].description}" if BROKER in config.stash else ""
+    terminalreporter.write_line(ran or "no test needed a broker")
+    _tell_skipped(terminalreporter, NEEDS_APACHE, "they need the real Apache Kafka")
+    _tell_skipped(terminalreporter, NEEDS_OPENCLAW, "they need the real OpenClaw (STREAMGUARD_TEST_OPENCLAW=1)")
+
+
+def _tell_skipped(terminalreporter: Any, reason: str, why: str) -> None:
+    """Count and name the tests that were skipped for a reason."""
+    reports = terminalreporter.stats.get("skipped", [])
+    skipped = [report.nodeid for report in reports if reason in str(report.longrepr)]
     if skipped:
-        terminalreporter.write_line(f"{len(skipped)} skipped because they need the real Apache Kafka:")
+        terminalreporter.write_line(f"{len(skipped)} skipped because {why}:")
         for name in skipped:
             terminalreporter.write_line(f"  {name}")
 

@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "topics": "Create the topics that streamguard needs.",
     "policy": "Check, show and test policies.",
     "config": "Show the settings in force, and where each comes from.",
+    "hook": "Guard Claude Code: to be called by its hooks.",
+    "integrations": "Say where the plugins for agents' hosts are.",
     "replay": "Judge recorded events from files, without Kafka.",
     "publish": "Send recorded events to the events topic.",
     "schema": "Print the schemas of events, verdicts and topics.",

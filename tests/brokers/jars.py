@@ -62,7 +62,7 @@ def resolve() -> Path:
     folder = cache_folder() / f"kafka-{KAFKA}-{hashlib.sha256(POM.encode()).hexdigest()[:8]}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.parent / "lock"):
+        with locked(folder.parent / "lock"):
             if not folder.is_dir():
                 _fill(folder)
     return folder
@@ -94,7 +94,7 @@ def _fill(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock that the kernel lets go of if we die."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -141,3 +141,10 @@ def test_every_secret_is_a_setting() -> None:
     }
 
     assert known >= SECRETS
+
+
+def test_variables_of_the_gateways_clients_are_no_settings(tmp_path: Path) -> None:
+    """A worker that is started where agents run does not trip over the hook's address and token."""
+    with_them = load(tmp_path, "", {"STREAMGUARD_GATEWAY_URL": "http://a:1", "STREAMGUARD_GATEWAY_TOKEN": "t"})
+
+    assert load(tmp_path, "", {}) == with_them
