@@ -11,6 +11,7 @@ __all__ = [
     "BadSignatureError",
     "BrokerUnavailableError",
     "CallTakenError",
+    "CannotListenError",
     "CaseFileError",
     "CheckpointFailedError",
     "ClusterSettingsError",
@@ -120,6 +121,10 @@ class ImportInputError(StreamguardError):
 
 class MissingExtraError(StreamguardError):
     """A command needs an optional package that is not installed; the message names the extra to install."""
+
+
+class CannotListenError(StreamguardError):
+    """The gateway cannot listen at its host and port: another program has the port, or the host is none of ours."""
 
 
 class EmbeddedBrokerError(StreamguardError):

@@ -14,6 +14,7 @@ LEAST: Final = {
     "aiokafka": logging.INFO,  # at debug it logs every record that it sends: payloads stay out of logs
     "aiokafka.consumer.group_coordinator": logging.WARNING,  # at info it tells what a worker tells in its own words
     "aiokafka.consumer.subscription_state": logging.WARNING,
+    "uvicorn.error": logging.WARNING,  # at info it tells of its own life, which is the gateway's
 }
 """The finest level at which libraries are heard, whatever the settings say."""
 

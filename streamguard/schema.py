@@ -11,10 +11,11 @@ from streamguard.events import Compaction, Event, RunEnded, ToolCall, ToolResult
 from streamguard.settings import TopicSettings
 from streamguard.verdicts import Verdict
 
-__all__ = ["asyncapi", "events_schema", "verdicts_schema"]
+__all__ = ["asyncapi", "events_schema", "verdicts_schema", "wire_schemas"]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 CONTRACT: Final = "version 1"
+KINDS: Final = (ToolCall, ToolResult, Compaction, RunEnded)
 HAS_SCOPE: Final = {
     "anyOf": [
         {"required": ["run_id"], "properties": {"run_id": {"type": "string", "pattern": r"\S"}}},
@@ -57,7 +58,7 @@ DESCRIPTIONS: Final = {
 def events_schema() -> dict[str, Any]:
     """Return the JSON Schema of an event."""
     document = msgspec.json.schema(Event)
-    for kind in (ToolCall, ToolResult, Compaction, RunEnded):
+    for kind in KINDS:
         document["$defs"][kind.__name__].update(HAS_SCOPE)
     return _titled(document, "streamguard event")
 
@@ -67,15 +68,20 @@ def verdicts_schema() -> dict[str, Any]:
     return _titled(msgspec.json.schema(Verdict), "streamguard verdict")
 
 
+def wire_schemas(ref_template: str) -> dict[str, Any]:
+    """Return the schemas of events and verdicts by name, as components of a larger document."""
+    _, components = msgspec.json.schema_components((*KINDS, Verdict), ref_template=ref_template)
+    for kind in KINDS:
+        components[kind.__name__].update(HAS_SCOPE)
+    _describe(components)
+    return dict(components)
+
+
 def asyncapi(topics: TopicSettings | None = None) -> dict[str, Any]:
     """Return an AsyncAPI 3.0 document of the topics, from streamguard's point of view."""
     topics = topics or TopicSettings()
-    kinds = (ToolCall, ToolResult, Compaction, RunEnded)
-    _, components = msgspec.json.schema_components((*kinds, Verdict), ref_template="#/components/schemas/{name}")
-    for kind in kinds:
-        components[kind.__name__].update(HAS_SCOPE)
-    _describe(components)
-    events = {kind.__name__: _message(kind.__name__, kind.__doc__ or "") for kind in kinds}
+    components = wire_schemas("#/components/schemas/{name}")
+    events = {kind.__name__: _message(kind.__name__, kind.__doc__ or "") for kind in KINDS}
     return {
         "asyncapi": "3.0.0",
         "info": {

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 __all__ = [
     "SECRETS",
+    "GatewaySettings",
     "KafkaSettings",
     "LimitSettings",
     "LogSettings",
@@ -28,7 +29,9 @@ TopicName: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
-SECRETS = frozenset(("kafka.ssl_key_password", "kafka.sasl_password", "signing.key", "signing.previous_key"))
+SECRETS = frozenset(
+    ("kafka.ssl_key_password", "kafka.sasl_password", "signing.key", "signing.previous_key", "gateway.tokens")
+)
 """Settings whose values are never shown."""
 
 
@@ -151,6 +154,36 @@ class SigningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     __str__ = __repr__
 
 
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the HTTP gateway serves. `tokens` are separated by blanks; `tokens_file` is read in their place.
+
+    `fail`: what a call is told that gets no verdict in `gate_timeout_seconds`: `open`, allow; `closed`, status 503.
+    """
+
+    host: Name = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8321
+    tokens: str | None = None
+    tokens_file: str | None = None
+    fail: Literal["open", "closed"] = "open"
+    gate_timeout_seconds: Annotated[float, Meta(gt=0, le=30)] = 2.0
+    publish_timeout_seconds: Seconds = 5.0
+    buffer_events: Positive = 10_000
+    buffer_bytes: Positive = 64 * 1024 * 1024
+    body_bytes: Positive = 1_048_576
+    requests_per_second: Annotated[float, Meta(gt=0)] = 1000.0
+    stop_grace_seconds: Seconds = 20.0
+
+    def __repr__(self) -> str:
+        """Show everything but secrets."""
+        return _text("gateway", self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show the same in rich's tracebacks, which do not ask for the repr."""
+        return _shown("gateway", self)
+
+    __str__ = __repr__
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged, and how it looks."""
 
@@ -166,6 +199,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     worker: WorkerSettings = WorkerSettings()
     limits: LimitSettings = LimitSettings()
     signing: SigningSettings = SigningSettings()
+    gateway: GatewaySettings = GatewaySettings()
     log: LogSettings = LogSettings()
 
     @property

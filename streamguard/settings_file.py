@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,18 +22,14 @@ from streamguard.policy_file import (
     read_toml,
     unknown_sections,
 )
-from streamguard.settings import SECRETS, Settings, SigningSettings, masked
+from streamguard.settings import SECRETS, GatewaySettings, Settings, SigningSettings, masked
 
 __all__ = ["explain_service", "load_service"]
 
 PREFIX: Final = "STREAMGUARD_"
-NOT_SETTINGS: Final = (
-    "STREAMGUARD_TEST_",
-    "STREAMGUARD_CONFIG",
-    "STREAMGUARD_GATEWAY_URL",
-    "STREAMGUARD_GATEWAY_TOKEN",
-)
-"""Variables that are no settings: those of the tests, the one that names the file, those of the gateway's clients."""
+OF_THE_TESTS: Final = PREFIX + "TEST_"
+NOT_SETTINGS: Final = frozenset(("STREAMGUARD_CONFIG", "STREAMGUARD_GATEWAY_URL", "STREAMGUARD_GATEWAY_TOKEN"))
+"""Variables that are no settings: the one that names the file, and those of the gateway's clients."""
 
 
 LAST_PORT: Final = 65_535
@@ -119,7 +116,7 @@ def _from_file(document: Mapping[str, Any], path: str, faults: list[str]) -> Ite
 
 def _from_environment(environ: Mapping[str, str], faults: list[str]) -> Iterator[tuple[str, Any, str]]:
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or variable.startswith(NOT_SETTINGS):
+        if not variable.startswith(PREFIX) or variable.startswith(OF_THE_TESTS) or variable in NOT_SETTINGS:
             continue
         key = _BY_VARIABLE.get(variable)
         if key is None:
@@ -173,6 +170,25 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     if len({topics.events, topics.verdicts, topics.dead_letters, settings.state_topic}) < 4:  # noqa: PLR2004 - topics
         yield "topics.events, topics.verdicts, topics.dead_letters and topics.state must be four different topics"
     yield from _half_keys(settings.signing)
+    yield from _open_gateway(settings.gateway)
+
+
+def _open_gateway(gateway: GatewaySettings) -> Iterator[str]:
+    """Yield what would let anybody in."""
+    if not _loopback(gateway.host) and not (gateway.tokens or gateway.tokens_file):
+        yield (
+            f"gateway.host is {gateway.host}, which others reach: gateway.tokens or gateway.tokens_file is needed "
+            "(`openssl rand -hex 32` makes a token)"
+        )
+    if gateway.tokens and gateway.tokens_file:
+        yield "gateway.tokens and gateway.tokens_file are both given: which of them holds?"
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _half_keys(signing: SigningSettings) -> Iterator[str]:

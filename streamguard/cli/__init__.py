@@ -15,6 +15,7 @@ __all__ = ["cli", "main"]
 
 COMMANDS: Final = {
     "run": "Run a worker: events in, verdicts out.",
+    "gateway": "Serve executors without a Kafka client over HTTP.",
     "health": "Tell whether a worker is well, by its status file.",
     "topics": "Create the topics that streamguard needs.",
     "policy": "Check, show and test policies.",
@@ -54,7 +55,7 @@ class LazyGroup(click.Group):
 @click.group(
     "streamguard",
     cls=LazyGroup,
-    epilog="Exit codes: 0 done; 1 failed; 2 wrong usage or configuration. `streamguard run` has more.",
+    epilog="Exit codes: 0 done; 1 failed; 2 wrong usage or configuration. `streamguard run` and `gateway` have more.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="streamguard")

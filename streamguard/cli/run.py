@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 import structlog
 
 from streamguard.cli.service import load, service_options, worker_options
+from streamguard.cli.signals import obey_signals
 
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
-    from streamguard.stream.worker import Worker
 
 __all__ = ["command"]
 
 log = structlog.get_logger("streamguard.run")
-
-FORCED: Final = 5
-"""Exit code after a second signal: nothing was drained."""
 
 
 @click.command("run", short_help="Run a worker: events in, verdicts out.")
@@ -82,7 +78,7 @@ def command(
     async def serve() -> None:
         structlog.contextvars.bind_contextvars(pid=os.getpid())
         worker = Worker(settings, policies)
-        _obey_signals(worker)
+        obey_signals(worker.stop, log)
         await worker.run()
 
     # asyncio's own loop: on uvloop, a connection that is cut can end aiokafka's fetching in silence.
@@ -95,21 +91,3 @@ def _supervise(workers: int, settings: WorkerSettings) -> NoReturn:
 
     command = worker_command(click.get_current_context())
     sys.exit(asyncio.run(Supervisor(command, workers, partial(own_variables, settings)).run()))
-
-
-def _obey_signals(worker: Worker) -> None:
-    """First signal: drain and stop. Second: out at once."""
-    loop = asyncio.get_running_loop()
-    asked = False
-
-    def on_signal(name: str) -> None:
-        nonlocal asked
-        if asked:
-            log.warning("second signal, ending at once", signal=name)
-            os._exit(FORCED)
-        asked = True
-        log.info("stopping", signal=name)
-        worker.stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)

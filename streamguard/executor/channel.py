@@ -11,37 +11,57 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 import structlog
 from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
-from streamguard.errors import BadSignatureError, StreamguardError, UnsignedVerdictError
+from streamguard.errors import NotAuthorizedError, StreamguardError
+from streamguard.executor.genuine import Genuine, run_key
 from streamguard.executor.sender import Sender, Sent
 from streamguard.executor.silence import Silence
 from streamguard.executor.subscriber import Subscriber
 from streamguard.settings import Settings
-from streamguard.signing import Verifier, signing_keys
 from streamguard.stream.kafka import client_options, close, make_brokers
+from streamguard.stream.patience import UNANSWERED, answer
 from streamguard.stream.producer import Record
 from streamguard.stream.topics import executor_partitions
-from streamguard.verdicts import Verdict, decode_verdict
+from streamguard.verdicts import Verdict
 
 if TYPE_CHECKING:
     from streamguard.executor.options import ExecutorOptions
     from streamguard.stream.brokers import Brokers
 
-__all__ = ["Channel", "partition_of"]
+__all__ = ["Channel", "Following", "Heard", "partition_of"]
 
 log = structlog.get_logger("streamguard.executor")
 
 AGAIN_SECONDS: Final = 1.0
 LONGEST_AGAIN_SECONDS: Final = 10.0
 
-Listener = Callable[[Verdict], None]
+
+class Heard(NamedTuple):
+    """A genuine verdict and the record that holds it."""
+
+    verdict: Verdict
+    record: ConsumerRecord
+
+
+Listener = Callable[[Heard], None]
+
+
+class Following:
+    """Somebody who listens to a run. From offset `since` of its partition on nothing is missed; -1: not known yet."""
+
+    __slots__ = ("begun", "listener", "run_id", "since")
+
+    def __init__(self, run_id: str, listener: Listener) -> None:
+        self.run_id = run_id
+        self.listener = listener
+        self.since = -1
+        self.begun = False  # the partition is followed for this one, too
 
 
 @lru_cache(maxsize=16_384)
@@ -53,20 +73,22 @@ def partition_of(key: bytes, partitions: int) -> int:
 class Channel:
     """Publishes events by run, and tells listeners of their runs' verdicts. `counters`: what became of both.
 
+    `refused` is set when Kafka refuses us, with `refusal` saying why; it is tried again all the same.
     Raises a `ConfigurationError` if certificates, secrets or keys cannot be used.
     """
 
     def __init__(self, options: ExecutorOptions, counters: Counter[str]) -> None:
         self.counters = counters
         self.connected = asyncio.Event()
+        self.refused = asyncio.Event()
+        self.refusal: NotAuthorizedError | None = None
         self.silence = Silence()
         client_options(options.kafka)  # what is wrong with it is better said now than never
-        keys = signing_keys(options.signing)
-        self._verifier = Verifier(keys) if keys else None
+        self.genuine = Genuine(options.signing, counters)
         self._options = options
         self._sender = Sender(options, counters)
         self._subscriber = Subscriber(options, self._hear)
-        self._listeners: dict[str, Listener] = {}
+        self._followings: dict[str, list[Following]] = {}
         self._partitions = 0  # 0: not known yet
         self._brokers: Brokers | None = None
         self._task: asyncio.Task[None] | None = None
@@ -75,11 +97,11 @@ class Channel:
         """Connect in the background, however long that takes."""
         self._task = asyncio.create_task(self._connect_until_connected(), name="connect")
 
-    async def close(self) -> None:
-        """Send what is buffered, within `close_timeout`, and close all connections."""
+    async def close(self, within: float | None = None) -> None:
+        """Send what is buffered, within so many seconds (else `close_timeout`), and close all connections."""
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout):
+                async with asyncio.timeout(self._options.close_timeout if within is None else within):
                     await self._sender.flush()
             if self._sender.buffered:
                 self.counters["dropped_at_close"] += self._sender.buffered
@@ -97,16 +119,30 @@ class Channel:
         """Return the partition of a run; -1 while their number is not known."""
         return partition_of(run_id.encode(), self._partitions) if self._partitions else -1
 
-    async def follow(self, run_id: str, listener: Listener) -> None:
-        """Tell this listener of all verdicts about a run that come from now on."""
-        self._listeners[run_id] = listener
+    async def follow(self, run_id: str, listener: Listener) -> Following:
+        """Tell this listener of all verdicts about a run that come from now on; others may listen to it, too."""
+        following = Following(run_id, listener)
+        self._followings.setdefault(run_id, []).append(following)
         if self._partitions:
-            await self._subscriber.follow(self.partition_of(run_id))
+            await self._begin(following)
+        return following
 
-    def unfollow(self, run_id: str) -> None:
-        """Tell nobody of them any more."""
-        if self._listeners.pop(run_id, None) is not None and self._partitions:
-            self._subscriber.unfollow(self.partition_of(run_id))
+    def unfollow(self, following: Following) -> None:
+        """Tell this listener of them no more; nothing happens if that was done before."""
+        some = self._followings.get(following.run_id, [])
+        if following not in some:
+            return
+        some.remove(following)
+        if not some:
+            del self._followings[following.run_id]
+        if following.begun:
+            self._subscriber.unfollow(self.partition_of(following.run_id))
+
+    async def reachable(self, seconds: float) -> bool:
+        """Tell whether a broker answers us now, within so many seconds."""
+        if self._brokers is None:
+            return False
+        return await answer(self._brokers.client.fetch_all_metadata(), seconds) is not UNANSWERED
 
     async def publish(self, run_id: str, value: bytes) -> Sent | None:
         """Send an event, in order; returns within `publish_timeout` what becomes of it (see `Sender.put`)."""
@@ -123,6 +159,9 @@ class Channel:
                 if str(error) != told:
                     log.warning("not connected to Kafka, trying again", error=str(error) or type(error).__name__)
                 told = str(error)
+                if isinstance(error, NotAuthorizedError):
+                    self.refusal = error
+                    self.refused.set()
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_AGAIN_SECONDS)
             else:
@@ -143,32 +182,27 @@ class Channel:
             raise
         self._brokers = brokers
         self._partitions = partitions
-        for run_id in list(self._listeners):
-            await self._subscriber.follow(self.partition_of(run_id))
+        for following in [one for some in self._followings.values() for one in some]:
+            if not following.begun and following in self._followings.get(following.run_id, ()):
+                await self._begin(following)
         self._sender.connect(brokers, lambda key: partition_of(key, partitions))
         self.connected.set()
 
+    async def _begin(self, following: Following) -> None:
+        following.begun = True
+        try:
+            following.since = await self._subscriber.follow(self.partition_of(following.run_id))
+        except BaseException:
+            following.begun = False
+            self.unfollow(following)
+            raise
+
     def _hear(self, record: ConsumerRecord) -> None:
         """Take a record of the verdict topic; one that is nobody's, or no genuine verdict, tells nobody anything."""
-        run_id = (record.key or b"").decode("utf-8", "replace")
-        listener = self._listeners.get(run_id)
-        if listener is None or record.value is None:
-            return
-        try:
-            if self._verifier is not None:
-                self._verifier.verify(record.value, record.headers)
-            verdict = decode_verdict(record.value)
-        except (UnsignedVerdictError, BadSignatureError) as error:
-            self.counters["refused_verdicts"] += 1
-            log.warning("verdict not obeyed", error=str(error), partition=record.partition, offset=record.offset)
-            return
-        except msgspec.MsgspecError:
-            self.counters["refused_verdicts"] += 1
-            log.warning("record is no verdict", partition=record.partition, offset=record.offset)
-            return
-        if verdict.run_id != run_id or verdict.source.partition != record.partition:
-            self.counters["refused_verdicts"] += 1  # genuine, and copied from elsewhere
-            log.warning("verdict is about something else", partition=record.partition, offset=record.offset)
+        followings = self._followings.get(run_key(record))
+        verdict = self.genuine.verdict(record) if followings else None
+        if verdict is None:
             return
         self.silence.ends(record.partition)
-        listener(verdict)
+        for following in tuple(followings or ()):
+            following.listener(Heard(verdict, record))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from streamguard.errors import GuardUnavailableError, NotStartedError, RunTakenError
 from streamguard.events import ToolCall
-from streamguard.executor.channel import Channel
+from streamguard.executor.channel import Channel, Following
 from streamguard.executor.local import LocalJudge
 from streamguard.executor.options import ExecutorOptions, Mode
 from streamguard.executor.payloads import Payloads, encode_event
@@ -45,6 +45,7 @@ class GuardClient:
         self._said: dict[tuple[str, str | None], list[Verdict]] = {}  # by the fallback, of calls that wait
         self._channel: Channel | None = None
         self._runs: dict[str, Run] = {}
+        self._following: dict[str, Following] = {}
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -100,7 +101,7 @@ class GuardClient:
                 "`async with`, however many calls are made in it"
             )
         self._runs[run.run_id] = run
-        await channel.follow(run.run_id, run.heed)
+        self._following[run.run_id] = await channel.follow(run.run_id, lambda heard: run.heed(heard.verdict))
 
     async def publish(self, run: Run, event: Event) -> None:
         """Send an event; returns within `publish_timeout`, whatever became of it."""
@@ -131,8 +132,9 @@ class GuardClient:
         """Forget a run."""
         if self._runs.get(run.run_id) is run:
             del self._runs[run.run_id]
-            if self._channel is not None:
-                self._channel.unfollow(run.run_id)
+            following = self._following.pop(run.run_id, None)
+            if self._channel is not None and following is not None:
+                self._channel.unfollow(following)
 
     def note(self, what: str) -> None:
         """Count something that happened."""

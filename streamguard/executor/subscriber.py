@@ -40,6 +40,7 @@ class Subscriber:
         self._consumer: AIOKafkaConsumer | None = None
         self._positions: dict[TopicPartition, int] = {}
         self._followed: Counter[TopicPartition] = Counter()
+        self._heard: set[TopicPartition] = set()  # followed, and read from where the first who follows them began
         self._changing: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._task: asyncio.Task[None] | None = None
 
@@ -55,36 +56,48 @@ class Subscriber:
             raise
         self._task = asyncio.create_task(self._read(consumer), name="verdicts")
 
-    async def follow(self, partition: int) -> None:
-        """Hear verdicts of this partition from now on."""
+    async def follow(self, partition: int) -> int:
+        """Hear verdicts of this partition from now on; return the offset from which on none is missed."""
         place = TopicPartition(self._options.topics.verdicts, partition)
-        async with self._changing[place]:  # whoever comes second must not be overtaken by where the first begins
-            self._followed[place] += 1
-            consumer = self._consumer
-            if self._followed[place] > 1 or consumer is None:
-                return
-            ends = await answer(consumer.end_offsets([place]), self._options.publish_timeout)
-            if ends is not UNANSWERED:
-                self._positions[place] = max(ends[place], self._positions[place])
-            # Else from where it stood last: there is more to read, and nothing is missed.
-            if self._consumer is consumer is not None:
-                with suppress(IllegalStateError):
-                    consumer.seek(place, self._positions[place])
-                    consumer.resume(place)
+        self._followed[place] += 1
+        try:
+            async with self._changing[place]:  # whoever comes second must not be overtaken by where the first begins
+                if place not in self._heard:
+                    await self._begin(place)
+        except BaseException:
+            self.unfollow(partition)
+            raise
+        return self._positions[place]
 
     def unfollow(self, partition: int) -> None:
         """Hear them no more, unless somebody else still follows the partition."""
         place = TopicPartition(self._options.topics.verdicts, partition)
         self._followed[place] -= 1
-        if not self._followed[place] and self._consumer is not None:
-            with suppress(IllegalStateError):
-                self._consumer.pause(place)
+        if not self._followed[place]:
+            self._heard.discard(place)
+            if self._consumer is not None:
+                with suppress(IllegalStateError):
+                    self._consumer.pause(place)
 
     async def close(self) -> None:
         """Stop reading."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _begin(self, place: TopicPartition) -> None:
+        """Read a partition from its end on; without a connection, or an answer, from where it was read last."""
+        consumer = self._consumer
+        if consumer is not None:
+            ends = await answer(consumer.end_offsets([place]), self._options.publish_timeout)
+            if ends is not UNANSWERED:
+                self._positions[place] = max(ends[place], self._positions[place])
+            if self._consumer is consumer is not None and self._followed[place]:
+                with suppress(IllegalStateError):
+                    consumer.seek(place, self._positions[place])
+                    consumer.resume(place)
+        if self._followed[place]:
+            self._heard.add(place)
 
     async def _read(self, consumer: AIOKafkaConsumer) -> None:
         """Read for ever; after an error of the client with a new one, from where the old one was."""

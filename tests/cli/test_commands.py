@@ -17,7 +17,18 @@ def test_help_lists_every_command() -> None:
     assert 0 == done.returncode
     assert [] == [
         name
-        for name in ("run", "topics", "policy", "replay", "publish", "schema", "demo")
+        for name in (
+            "run",
+            "gateway",
+            "topics",
+            "policy",
+            "replay",
+            "publish",
+            "schema",
+            "demo",
+            "hook",
+            "integrations",
+        )
         if f"  {name} " not in done.stdout
     ]
 

@@ -50,6 +50,17 @@ def test_variables_are_converted(tmp_path: Path) -> None:
     assert (7, False) == (settings.limits.runs, settings.kafka.idempotence)
 
 
+def test_the_gateways_tokens_are_not_taken_for_its_clients(tmp_path: Path) -> None:
+    """The variables of hook and plugin are no settings; those of the gateway itself, which begin alike, are."""
+    environ = {
+        "STREAMGUARD_GATEWAY_URL": "http://127.0.0.1:8321",
+        "STREAMGUARD_GATEWAY_TOKEN": "client's",
+        "STREAMGUARD_GATEWAY_TOKENS_FILE": "tokens",
+    }
+
+    assert "tokens" == load(tmp_path, "", environ).gateway.tokens_file
+
+
 @pytest.mark.parametrize(
     ("text", "environ", "fault"),
     [
@@ -69,6 +80,9 @@ def test_variables_are_converted(tmp_path: Path) -> None:
         ("[worker]\nheartbeat_interval_ms = 20000", {}, "at most a third of worker.session_timeout_ms"),
         ("[topics]\nverdicts = 'agent.events'", {}, "must be four different topics"),
         ("[topics]\nevents = 'a b'", {}, "topics.events is 'a b'"),
+        ("[gateway]\nhost = '0.0.0.0'", {}, "gateway.tokens or gateway.tokens_file is needed"),
+        ("[gateway]\nhost = 'example.org'", {}, "gateway.tokens or gateway.tokens_file is needed"),
+        ("[gateway]\ntokens = 'a'\ntokens_file = 'b'", {}, "gateway.tokens and gateway.tokens_file are both given"),
         ("", {"STREAMGUARD_LIMIT_RUNS": "1"}, "STREAMGUARD_LIMIT_RUNS: no setting has this variable; did you mean"),
         ("", {"STREAMGUARD_LIMITS_RUNS": "many"}, "STREAMGUARD_LIMITS_RUNS: limits.runs is 'many'"),
         ("[kafka", {}, "not TOML"),
