@@ -19,6 +19,7 @@ __all__ = [
     "DeliveryFailedError",
     "EmbeddedBrokerError",
     "ExecutorError",
+    "ExecutorOptionsError",
     "GuardUnavailableError",
     "ImportInputError",
     "MissingExtraError",
@@ -105,6 +106,10 @@ class ClusterSettingsError(ConfigurationError):
 
 class SigningKeyError(ConfigurationError):
     """A key that signs or verifies verdicts has a bad id or a short secret, is given by half, or cannot be read."""
+
+
+class ExecutorOptionsError(ConfigurationError):
+    """An option of `streamguard.executor` has a value that is not allowed."""
 
 
 class CaseFileError(ConfigurationError):

@@ -7,6 +7,7 @@ read from is known before the first event is sent, so that none is missed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,17 +16,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from aiokafka import ConsumerRecord
-from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
-from streamguard.errors import NotAuthorizedError, StreamguardError
+from streamguard.errors import NotAuthorizedError
 from streamguard.executor.genuine import Genuine, run_key
 from streamguard.executor.sender import Sender, Sent
 from streamguard.executor.silence import Silence
 from streamguard.executor.subscriber import Subscriber
 from streamguard.settings import Settings
 from streamguard.stream.kafka import client_options, close, make_brokers
-from streamguard.stream.patience import UNANSWERED, answer
+from streamguard.stream.patience import UNANSWERED, answer, is_cancelled
 from streamguard.stream.producer import Record
 from streamguard.stream.topics import executor_partitions
 from streamguard.verdicts import Verdict
@@ -144,9 +144,9 @@ class Channel:
             return False
         return await answer(self._brokers.client.fetch_all_metadata(), seconds) is not UNANSWERED
 
-    async def publish(self, run_id: str, value: bytes) -> Sent | None:
+    async def publish(self, run_id: str, value: bytes, placed: Callable[[int], None] | None = None) -> Sent | None:
         """Send an event, in order; returns within `publish_timeout` what becomes of it (see `Sender.put`)."""
-        return await self._sender.put(Record(run_id.encode(), value))
+        return await self._sender.put(Record(run_id.encode(), value), placed)
 
     # inside
 
@@ -155,7 +155,11 @@ class Channel:
         while True:
             try:
                 await self._connect()
-            except (StreamguardError, KafkaError, TimeoutError, OSError) as error:
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                await asyncio.sleep(wait)  # the Kafka client has cancelled its own work
+            except Exception as error:  # noqa: BLE001 - whatever it is, an executor goes on trying
                 if str(error) != told:
                     log.warning("not connected to Kafka, trying again", error=str(error) or type(error).__name__)
                 told = str(error)
@@ -203,6 +207,11 @@ class Channel:
         verdict = self.genuine.verdict(record) if followings else None
         if verdict is None:
             return
-        self.silence.ends(record.partition)
+        if verdict.source.topic != self._options.topics.events:
+            return  # of another guard, that judges other events into the same topic
+        if time.time() - verdict.source.timestamp / 1000 <= self._options.gate_timeout:
+            self.silence.ends(record.partition)
+        else:
+            self.silence.late(record.partition)
         for following in tuple(followings or ()):
             following.listener(Heard(verdict, record))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Self
 from streamguard.errors import GuardUnavailableError, NotStartedError, RunTakenError
 from streamguard.events import ToolCall
 from streamguard.executor.channel import Channel, Following
-from streamguard.executor.local import LocalJudge
-from streamguard.executor.options import ExecutorOptions, Mode
+from streamguard.executor.hearing import Hearing
+from streamguard.executor.local import NOWHERE, LocalJudge
+from streamguard.executor.options import ExecutorOptions, Mode, checked_mode
 from streamguard.executor.payloads import Payloads, encode_event
-from streamguard.executor.run import Run
+from streamguard.executor.run import DecidedBy, Run
 
 if TYPE_CHECKING:
     from streamguard.events import Event
@@ -42,7 +43,8 @@ class GuardClient:
             send_tools=self.options.send_tools,
         )
         self._fallback = LocalJudge(fallback) if fallback is not None else None
-        self._said: dict[tuple[str, str | None], list[Verdict]] = {}  # by the fallback, of calls that wait
+        self._said: dict[str, tuple[str | None, list[Verdict]]] = {}  # by the fallback, of each run's latest call
+        self._hearing: dict[str, Hearing] = {}
         self._channel: Channel | None = None
         self._runs: dict[str, Run] = {}
         self._following: dict[str, Following] = {}
@@ -86,7 +88,7 @@ class GuardClient:
             (run_id or "").strip() or f"run-{uuid.uuid4()}",
             agent_id=agent_id,
             session_id=session_id,
-            mode=mode or self.options.mode,
+            mode=checked_mode(mode or self.options.mode),
             calls=f"{uuid.uuid4().hex[:8]}-",
         )
 
@@ -101,40 +103,51 @@ class GuardClient:
                 "`async with`, however many calls are made in it"
             )
         self._runs[run.run_id] = run
-        self._following[run.run_id] = await channel.follow(run.run_id, lambda heard: run.heed(heard.verdict))
+        self._hearing[run.run_id] = hearing = Hearing(run.heed)
+        try:
+            self._following[run.run_id] = await channel.follow(run.run_id, hearing.hear)
+        except BaseException:
+            self.end(run)
+            raise
 
-    async def publish(self, run: Run, event: Event) -> None:
-        """Send an event; returns within `publish_timeout`, whatever became of it."""
+    async def publish(self, run: Run, event: Event) -> bool:
+        """Send an event; returns within `publish_timeout`. False: it was dropped."""
         channel = self._started()
         value = encode_event(event)
         if self._fallback is not None:
             self._hear_fallback(channel, run, event, list(self._fallback.judge(event)))
-        await channel.publish(run.run_id, value)
+        hearing = self._hearing.get(run.run_id)
+        placed = None if hearing is None or hearing.begun else hearing.begins_at
+        return await channel.publish(run.run_id, value, placed) is not None
 
-    async def answer(self, run: Run, call_id: str, asked: asyncio.Future[Verdict]) -> Verdict | None:
+    async def answer(
+        self, run: Run, call_id: str, asked: asyncio.Future[Verdict], *, published: bool
+    ) -> Verdict | None:
         """Wait for the verdict of a call within `gate_timeout`; None: go ahead. Raises `GuardUnavailableError`."""
         channel = self._started()
-        try:
-            if asked.done():
-                return asked.result()
-            partition = channel.partition_of(run.run_id)
-            if partition not in channel.silence:
-                try:
-                    async with asyncio.timeout(self.options.gate_timeout):
-                        return await asyncio.shield(asked)
-                except TimeoutError:
+        partition = channel.partition_of(run.run_id)
+        if published and not asked.done() and partition not in channel.silence:
+            try:
+                async with asyncio.timeout(self.options.gate_timeout):
+                    return await asyncio.shield(asked)
+            except TimeoutError:
+                if not asked.done():
                     channel.silence.begins(partition, self._then)
-            return self._unanswered(run, call_id, asked)
-        finally:
-            self._said.pop((run.run_id, call_id), None)
+        return asked.result() if asked.done() else self._unanswered(run, call_id, asked)
 
     def end(self, run: Run) -> None:
         """Forget a run."""
         if self._runs.get(run.run_id) is run:
             del self._runs[run.run_id]
+            self._hearing.pop(run.run_id, None)
+            self._said.pop(run.run_id, None)
             following = self._following.pop(run.run_id, None)
             if self._channel is not None and following is not None:
                 self._channel.unfollow(following)
+
+    def decided_by(self, verdict: Verdict) -> DecidedBy:
+        """Tell whose a verdict is."""
+        return "fallback" if verdict.source.partition == NOWHERE else "guard"
 
     def note(self, what: str) -> None:
         """Count something that happened."""
@@ -158,16 +171,17 @@ class GuardClient:
 
     def _hear_fallback(self, channel: Channel, run: Run, event: Event, verdicts: list[Verdict]) -> None:
         """Heed what is judged here while the guard is silent; else keep it, in case the guard does not answer."""
-        if channel.partition_of(run.run_id) in channel.silence:
+        if not channel.connected.is_set() or channel.silence.holds(channel.partition_of(run.run_id)):
             for verdict in verdicts:
                 run.heed(verdict)
-        elif isinstance(event, ToolCall) and event.gate:
-            self._said[run.run_id, event.call_id] = verdicts
+        elif run.mode == "gate" and isinstance(event, ToolCall):
+            self._said[run.run_id] = (event.call_id, verdicts)
 
     def _unanswered(self, run: Run, call_id: str, asked: asyncio.Future[Verdict]) -> Verdict | None:
         self.counters["unanswered"] += 1
         if self._fallback is not None:
-            for verdict in self._said.pop((run.run_id, call_id), ()):
+            asked_of, verdicts = self._said.pop(run.run_id, (None, []))
+            for verdict in verdicts if asked_of == call_id else ():
                 run.heed(verdict)
             return asked.result() if asked.done() else None
         if self.options.fail == "closed":

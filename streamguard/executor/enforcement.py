@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from streamguard.verdicts import Verdict
 
-__all__ = ["Enforcement"]
+__all__ = ["Enforcement", "remember"]
 
 Value = TypeVar("Value")
 
@@ -28,25 +28,25 @@ class Enforcement:
 
     def __init__(self) -> None:
         self.abort: Verdict | None = None
-        self._blocks: dict[str, Verdict] = {}
+        self._blocks: OrderedDict[str, Verdict] = OrderedDict()
         self._warnings: deque[Verdict] = deque(maxlen=WARNINGS)
         self._asked: OrderedDict[str, str] = OrderedDict()  # call id → signature
         self._taken: OrderedDict[str, None] = OrderedDict()  # verdict ids
 
     def asked(self, call_id: str, signature: str) -> None:
         """Note that the guard is asked about a call: its answer need not name the signature."""
-        _remember(self._asked, call_id, signature)
+        remember(self._asked, call_id, signature)
 
     def take(self, verdict: Verdict) -> bool:
         """Take a verdict about this run; tell whether it counts: it is news, and not shadow."""
         if verdict.shadow or verdict.verdict_id in self._taken:
             return False
-        _remember(self._taken, verdict.verdict_id, None)
+        remember(self._taken, verdict.verdict_id, None)
         signature = self._signature(verdict)
         if verdict.action == "abort":
             self.abort = self.abort or verdict
         elif verdict.action == "block" and signature is not None:
-            self._blocks[signature] = verdict
+            remember(self._blocks, signature, verdict)
         elif signature is not None:
             self._blocks.pop(signature, None)  # the call may run: it no longer repeats
         if verdict.action == "warn":
@@ -69,7 +69,8 @@ class Enforcement:
         return verdict.signature or asked
 
 
-def _remember(known: OrderedDict[str, Value], key: str, value: Value) -> None:
+def remember(known: OrderedDict[str, Value], key: str, value: Value) -> None:
+    """Note something by its key, and forget the oldest beyond `REMEMBERED`."""
     known[key] = value
     if len(known) > REMEMBERED:
         known.popitem(last=False)

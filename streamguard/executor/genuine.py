@@ -42,7 +42,7 @@ class Genuine:
         except (UnsignedVerdictError, BadSignatureError) as error:
             self._refuse(record, "verdict not obeyed", error=str(error))
             return None
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             self._refuse(record, "record is no verdict")
             return None
         if verdict.run_id != run_key(record) or verdict.source.partition != record.partition:

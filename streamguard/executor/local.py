@@ -11,14 +11,14 @@ from typing import Final, Self
 
 from streamguard.errors import NotStartedError, RunTakenError
 from streamguard.events import Event, Source
-from streamguard.executor.options import Mode
+from streamguard.executor.options import Mode, checked_mode
 from streamguard.executor.payloads import Payloads, as_guard_reads
-from streamguard.executor.run import Run
+from streamguard.executor.run import DecidedBy, Run
 from streamguard.guard import Guard, Limits
 from streamguard.policy import PolicySet
 from streamguard.verdicts import Verdict
 
-__all__ = ["LocalGuard", "LocalJudge"]
+__all__ = ["NOWHERE", "LocalGuard", "LocalJudge"]
 
 NOWHERE: Final = -1
 """The partition that verdicts of a local guard name: no topic has it."""
@@ -71,10 +71,10 @@ class LocalGuard:
         """Return the context of one run; without an id it gets a new one."""
         return Run(
             self,
-            run_id or f"run-{uuid.uuid4()}",
+            (run_id or "").strip() or f"run-{uuid.uuid4()}",
             agent_id=agent_id,
             session_id=session_id,
-            mode=mode or self._mode,
+            mode=checked_mode(mode or self._mode),
             calls=f"{uuid.uuid4().hex[:8]}-",
         )
 
@@ -88,14 +88,26 @@ class LocalGuard:
             raise RunTakenError(f"run {run.run_id} is open already: each run needs an id of its own")
         self._runs[run.run_id] = run
 
-    async def publish(self, run: Run, event: Event) -> None:
+    async def publish(self, run: Run, event: Event) -> bool:
         """Judge an event, and tell its run."""
         for verdict in self._judge.judge(as_guard_reads(event)):
             run.heed(verdict)
+        return True
 
-    async def answer(self, run: Run, call_id: str, asked: asyncio.Future[Verdict]) -> Verdict | None:  # noqa: ARG002 - as every link
+    async def answer(
+        self,
+        run: Run,  # noqa: ARG002 - as every link
+        call_id: str,  # noqa: ARG002
+        asked: asyncio.Future[Verdict],
+        *,
+        published: bool,  # noqa: ARG002
+    ) -> Verdict | None:
         """Return the verdict, which is there already."""
         return asked.result() if asked.done() else None
+
+    def decided_by(self, verdict: Verdict) -> DecidedBy:  # noqa: ARG002 - as every link
+        """Tell that it is ours."""
+        return "guard"
 
     def end(self, run: Run) -> None:
         """Forget a run."""

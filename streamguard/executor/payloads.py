@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -37,15 +39,29 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=_plain)
 def encode_event(event: Event) -> bytes:
     """Encode an event. Values that are no JSON go as their `model_dump`, else as their text.
 
-    Raises `NotPublishableError` if that is impossible.
+    Raises `NotPublishableError` if that is impossible; what the values are is not in it.
     """
+    encoded = _tried(_encoder.encode, event)
+    if encoded is UnicodeEncodeError:  # half a surrogate pair; as an escape the guard can read it
+        encoded = _tried(_escaped, event)
+    if isinstance(encoded, bytes):
+        return encoded
+    raise NotPublishableError(
+        f"the {type(event).__name__} cannot be written as JSON ({encoded.__name__}): arguments and results are JSON "
+        "values, or have a model_dump or a text"
+    )
+
+
+def _tried(encode: Callable[[Event], bytes], event: Event) -> bytes | type[Exception]:
+    """Return what it is encoded to, or the kind of error: the error itself quotes the values."""
     try:
-        return _encoder.encode(event)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise NotPublishableError(
-            f"the {type(event).__name__} cannot be written as JSON ({type(error).__name__}): arguments and results "
-            "are JSON values, or have a model_dump or a text"
-        ) from None
+        return encode(event)
+    except Exception as error:  # noqa: BLE001 - a model_dump may raise anything
+        return type(error)
+
+
+def _escaped(event: Event) -> bytes:
+    return json.dumps(msgspec.to_builtins(event, enc_hook=_plain), allow_nan=False).encode()
 
 
 def as_guard_reads(event: AnyEvent) -> AnyEvent:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 from msgspec import UNSET
 
-from streamguard.errors import CallTakenError, GuardUnavailableError, RunAbortedError, RunOverError, UnknownCallError
+from streamguard.errors import (
+    CallTakenError,
+    GuardUnavailableError,
+    NotPublishableError,
+    NotStartedError,
+    RunAbortedError,
+    RunOverError,
+    UnknownCallError,
+)
 from streamguard.events import Compaction, Event, RunEnded, ToolCall, ToolResult
-from streamguard.executor.enforcement import Enforcement
+from streamguard.executor.enforcement import Enforcement, remember
 from streamguard.executor.options import Mode
 from streamguard.executor.payloads import Payloads, as_guard_reads
 from streamguard.verdicts import Verdict
 
 __all__ = ["Decision", "Link", "Run"]
 
-DecidedBy = Literal["guard", "standing block", "nobody"]
+DecidedBy = Literal["guard", "fallback", "standing block", "nobody"]
 
 
 class Decision(NamedTuple):
@@ -45,11 +55,16 @@ class Link(Protocol):
     async def begin(self, run: Run) -> None:
         """Let verdicts of this run come to its `heed` from now on. Raises a `MisuseError`."""
 
-    async def publish(self, run: Run, event: Event) -> None:
-        """Send an event; returns within the publish timeout, whatever became of it."""
+    async def publish(self, run: Run, event: Event) -> bool:
+        """Send an event; returns within the publish timeout. False: it was dropped."""
 
-    async def answer(self, run: Run, call_id: str, asked: asyncio.Future[Verdict]) -> Verdict | None:
+    async def answer(
+        self, run: Run, call_id: str, asked: asyncio.Future[Verdict], *, published: bool
+    ) -> Verdict | None:
         """Wait for the verdict of a call within the gate timeout; None: go ahead. Raises `GuardUnavailableError`."""
+
+    def decided_by(self, verdict: Verdict) -> DecidedBy:
+        """Tell whose a verdict is."""
 
     def end(self, run: Run) -> None:
         """Send no more verdicts of this run."""
@@ -75,8 +90,8 @@ class Run:
         self._link = link
         self._prefix = calls  # of call ids: a run may go on in another process
         self._enforcement = Enforcement()
-        self._calls: dict[str, ToolCall] = {}  # that may run, and have no result yet
-        self._refused: set[str] = set()
+        self._calls: OrderedDict[str, ToolCall] = OrderedDict()  # that may run, and have no result yet
+        self._refused: OrderedDict[str, None] = OrderedDict()
         self._asked: dict[str, asyncio.Future[Verdict]] = {}
         self._number = 0
         self._task: asyncio.Task[Any] | None = None
@@ -96,24 +111,31 @@ class Run:
     ) -> None:
         """End; say that the run is over. Raises `RunAbortedError` if the guard has ended it."""
         self._open = False
-        ended = self._event(RunEnded, reason="finished" if kind is None else kind.__name__)
-        late = False
+        late = await self._is_cancelled_late()
         try:
-            try:
-                await asyncio.sleep(0)  # a cancellation of ours that came too late for the block comes now
-            except asyncio.CancelledError:
-                if not self._cancelled:
-                    raise
-                late = True
-            await self._link.publish(self, ended)
+            with suppress(NotStartedError):  # a client that was closed before its runs were
+                await self._link.publish(
+                    self, self._event(RunEnded, reason="finished" if kind is None else kind.__name__)
+                )
         finally:
             self._link.end(self)
-        if self._cancelled and (late or kind is asyncio.CancelledError):
-            nobody_else = self._task is None or self._task.uncancel() == 0
-            if nobody_else and (aborted := self._aborted()) is not None:
-                raise aborted from None
-            if late:
-                raise asyncio.CancelledError
+        others = self._cancelled and self._task is not None and self._task.uncancel() > 0
+        ours = self._cancelled and (late or kind is None or kind is asyncio.CancelledError)
+        aborted = self._aborted()
+        if aborted is not None and not others and (ours or _is_about_aborts(error)):
+            raise aborted from None
+        if late:
+            raise asyncio.CancelledError
+
+    async def _is_cancelled_late(self) -> bool:
+        """Let a cancellation of ours come that came too late for the block; tell whether there was one."""
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            return True
+        return False
 
     # what the executor does
 
@@ -127,6 +149,11 @@ class Run:
         if call_id is None:
             self._number += 1
             call_id = f"{self._prefix}{self._number}"
+        if call_id in self._asked or call_id in self._calls:
+            raise CallTakenError(
+                f"call {call_id!r} of run {self.run_id} still waits for its verdict or its result: ids must differ"
+            )
+        self._refused.pop(call_id, None)
         event: ToolCall = as_guard_reads(self._event(ToolCall, call_id=call_id, tool=tool, args=args))
         sent = self._link.payloads.call(event)
         signature = self._link.payloads.signature(sent)
@@ -137,7 +164,7 @@ class Run:
             self._enforcement.asked(call_id, signature)  # refused at once; the answer to come says whether to go on so
             await self._link.publish(self, msgspec.structs.replace(sent, gate=True))
             return await self._refuse(call_id, standing, "standing block")
-        self._calls[call_id] = event
+        remember(self._calls, call_id, event)
         await self._link.publish(self, sent)
         self._raise_if_aborted()
         return Decision(call_id, "allow")
@@ -150,29 +177,40 @@ class Run:
         self._check_open()
         call_id = call if isinstance(call, str) else call.call_id
         if call_id in self._refused:
-            self._refused.discard(call_id)
+            del self._refused[call_id]
             return
-        asked = self._calls.pop(call_id, None)
+        asked = self._calls.get(call_id)
         if asked is None:
             raise UnknownCallError(
                 f"run {self.run_id} has no call {call_id!r} that waits for its result: call before_tool first, and "
                 "after_tool once for each call, with what before_tool returned"
             )
         event: ToolResult = as_guard_reads(self._event(ToolResult, call_id=call_id, result=result, error=error))
+        del self._calls[call_id]
         await self._link.publish(self, self._link.payloads.result(event, asked))
         self._raise_if_aborted()
 
     async def guarded(self, tool: str, args: Any, execute: Callable[[], Awaitable[Any]]) -> Any:
-        """Do both: run `execute` if the guard lets it, and return its result, or the message of a blocked call."""
+        """Do both: run `execute` if the guard lets it, and return its result, or the message of a blocked call.
+
+        What `execute` raises is reported and raised; a result that cannot be published is reported as its type's name.
+        """
         decision = await self.before_tool(tool, args)
         if decision.blocked:
+            self._refused.pop(decision.call_id, None)
             return decision.message
         try:
             result = await execute()
+        except asyncio.CancelledError:
+            self._calls.pop(decision.call_id, None)
+            raise
         except Exception as error:
             await self.after_tool(decision, error=str(error) or type(error).__name__)
             raise
-        await self.after_tool(decision, result=result)
+        try:
+            await self.after_tool(decision, result=result)
+        except NotPublishableError:
+            await self.after_tool(decision, result=type(result).__name__)
         return result
 
     async def compacted(
@@ -180,12 +218,15 @@ class Run:
     ) -> None:
         """Say that the context was compacted, and the run goes on. Raises as `after_tool` does."""
         self._check_open()
-        event = self._event(Compaction, trigger=trigger, tokens_before=tokens_before, tokens_after=tokens_after)
+        told = self._event(Compaction, trigger=trigger, tokens_before=tokens_before, tokens_after=tokens_after)
+        event: Compaction = as_guard_reads(told)
         await self._link.publish(self, event)
         self._raise_if_aborted()
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings that came since the last time, to put before the model."""
+        """Return the warnings that came since the last time, to put before the model; in observe mode none."""
+        if self.mode == "observe":
+            return []
         return [verdict.message or "" for verdict in self._enforcement.take_warnings()]
 
     # what the guard says
@@ -218,15 +259,13 @@ class Run:
 
     async def _gated(self, event: ToolCall, sent: ToolCall, signature: str) -> Decision:
         call_id = str(event.call_id)
-        if call_id in self._asked:
-            raise CallTakenError(f"call {call_id!r} of run {self.run_id} still waits for its verdict: ids must differ")
         asked = self._asked[call_id] = asyncio.get_running_loop().create_future()
         self._enforcement.asked(call_id, signature)
         task = asyncio.current_task()
         self._waiting.add(task)
         try:
-            await self._link.publish(self, msgspec.structs.replace(sent, gate=True))
-            verdict = await self._link.answer(self, call_id, asked)
+            published = await self._link.publish(self, msgspec.structs.replace(sent, gate=True))
+            verdict = await self._link.answer(self, call_id, asked, published=published)
         except GuardUnavailableError:
             await self._report_blocked(call_id)
             raise
@@ -238,17 +277,17 @@ class Run:
         if verdict is None and standing is not None:
             return await self._refuse(call_id, standing, "standing block")
         if verdict is not None and verdict.action == "block":
-            return await self._refuse(call_id, verdict, "guard")
-        self._calls[call_id] = event
+            return await self._refuse(call_id, verdict, self._link.decided_by(verdict))
+        remember(self._calls, call_id, event)
         if verdict is None:
             return Decision(call_id, "allow")
         action: Literal["allow", "warn"] = "warn" if verdict.action == "warn" else "allow"
-        return Decision(call_id, action, verdict.message, verdict, "guard")
+        return Decision(call_id, action, verdict.message, verdict, self._link.decided_by(verdict))
 
     async def _refuse(self, call_id: str, verdict: Verdict, decided_by: DecidedBy) -> Decision:
         await self._report_blocked(call_id)
         self._raise_if_aborted()
-        self._refused.add(call_id)
+        remember(self._refused, call_id, None)
         return Decision(call_id, "block", verdict.message, verdict, decided_by)
 
     async def _report_blocked(self, call_id: str) -> None:
@@ -272,3 +311,10 @@ class Run:
     def _raise_if_aborted(self) -> None:
         if (aborted := self._aborted()) is not None:
             raise aborted
+
+
+def _is_about_aborts(error: BaseException | None) -> bool:
+    """Tell whether nothing but an abort was raised, by whichever tasks of a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_about_aborts(one) for one in error.exceptions)
+    return isinstance(error, RunAbortedError)

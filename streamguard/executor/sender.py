@@ -1,7 +1,8 @@
 """Sending events without ever holding up an agent: a bounded buffer, and one batch under way for each partition.
 
 Brokers may be away for as long as they like: what is buffered is sent again until it is acknowledged, in order. Each
-partition has a producer id of its own, so that a batch that is repeated stands on the topic once.
+partition has a producer id of its own, so that a batch that is repeated stands on the topic once, unless the brokers
+have lost what they knew of that id.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from streamguard.stream.brokers import Fenced
 from streamguard.stream.patience import is_cancelled
@@ -32,6 +33,9 @@ BATCH_RECORDS: Final = 500
 BATCH_BYTES: Final = 400_000
 """Most of both in one batch; a larger event goes alone."""
 
+NOT_TAKEN: Final = -2
+"""In place of an offset: the brokers will not take it."""
+
 TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 AGAIN_SECONDS: Final = 0.5
@@ -46,6 +50,12 @@ class Waiting(NamedTuple):
 
     record: Record
     sent: Sent
+    placed: Callable[[int], None] | None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.record.key) + len(self.record.value or b"")
 
 
 class Sender:
@@ -55,13 +65,14 @@ class Sender:
         self.counters = counters
         self._options = options
         self.buffered = 0  # events that no broker has acknowledged
+        self._bytes = 0  # of these, about
         self._connection: tuple[Brokers, Callable[[bytes], int]] | None = None
         self._early: list[Waiting] = []  # before there was any connection
         self._queues: dict[int, deque[Waiting]] = {}
         self._wakes: dict[int, asyncio.Event] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._room = asyncio.Event()
-        self._told = False
+        self._told: set[str] = set()
 
     def connect(self, brokers: Brokers, partition_of: Callable[[bytes], int]) -> None:
         """Begin to send, with a client that has started; what waited for it goes first."""
@@ -70,20 +81,21 @@ class Sender:
             self._enqueue(brokers, partition_of(waiting.record.key), waiting)
         self._early.clear()
 
-    async def put(self, record: Record) -> Sent | None:
+    async def put(self, record: Record, placed: Callable[[int], None] | None = None) -> Sent | None:
         """Buffer an event; wait for room for `publish_timeout` at the most.
 
         Returns what becomes of it: True once it is acknowledged, False if the brokers do not take it; None: it was
-        dropped, and counted.
+        dropped, and counted. `placed` is told its offset then, -1 if that is not known.
         """
         if len(record.value or b"") > self._options.event_bytes:
             self._drop("dropped_too_large")
             return None
-        if self.buffered >= self._options.buffer_events and not await self._room_comes():
+        if self._full and not await self._room_comes():
             self._drop("dropped_buffer_full")
             return None
+        waiting = Waiting(record, asyncio.get_running_loop().create_future(), placed)
         self.buffered += 1
-        waiting = Waiting(record, asyncio.get_running_loop().create_future())
+        self._bytes += waiting.weight
         if self._connection is None:
             self._early.append(waiting)
         else:
@@ -104,10 +116,14 @@ class Sender:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
 
+    @property
+    def _full(self) -> bool:
+        return self.buffered >= self._options.buffer_events or self._bytes >= self._options.buffer_bytes
+
     async def _room_comes(self) -> bool:
         try:
             async with asyncio.timeout(self._options.publish_timeout):
-                while self.buffered >= self._options.buffer_events:
+                while self._full:
                     self._room.clear()
                     await self._room.wait()
         except TimeoutError:
@@ -119,9 +135,9 @@ class Sender:
         self._tell("events dropped, the guard does not see them", reason=reason)
 
     def _tell(self, what: str, **fields: str) -> None:
-        """Say what is wrong once, until sending works again."""
-        if not self._told:
-            self._told = True
+        """Say each thing that is wrong once, until sending works again."""
+        if what not in self._told:
+            self._told.add(what)
             log.warning(what, buffered=self.buffered, **fields)
 
     def _enqueue(self, brokers: Brokers, partition: int, waiting: Waiting) -> None:
@@ -136,42 +152,48 @@ class Sender:
         queue, wake = self._queues[partition], self._wakes[partition]
         place = TopicPartition(self._options.topics.events, partition)
         producer: FencedProducer | None = None
+        batch: list[Waiting] = []
         most = BATCH_RECORDS
         while True:
             if not queue:
                 wake.clear()
                 await wake.wait()
-            batch = _next_batch(queue, most)
+            # What was sent and not answered is sent as it was: only so do the brokers know it again.
+            batch = batch or _next_batch(queue, most)
             try:
                 producer = producer or await self._identified(brokers)
-                await producer.append(place, [waiting.record for waiting in batch])
-            except Fenced:
-                producer = None  # the brokers have forgotten who we are: what was under way is sent anew
+                end = await producer.append(place, [waiting.record for waiting in batch])
             except asyncio.CancelledError:
                 if is_cancelled():
                     raise
-                producer = None  # the client has cancelled its own work: while brokers are away, aiokafka does that
+                # The client has cancelled its own work: while brokers are away, aiokafka does that.
+                await asyncio.sleep(AGAIN_SECONDS)
+            except Fenced:
+                producer = None  # the brokers have forgotten who we are, and may have what was under way
             except TOO_LARGE:
-                producer = None
                 if len(batch) == 1:
-                    self._done(queue, batch, taken=False)
+                    self._done(queue, batch, NOT_TAKEN)
                     self._drop("dropped_too_large")
-                most = 1
-            except KafkaError as error:
-                producer = None
+                batch, most = [], 1
+            except Exception as error:  # noqa: BLE001 - whatever it is, an executor goes on sending
                 self._tell("events not taken", error=type(error).__name__, topic=place.topic)
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
-                self._done(queue, batch, taken=True)
+                self._done(queue, batch, end)
                 self.counters["published"] += len(batch)
-                most, self._told = BATCH_RECORDS, False
+                batch, most = [], BATCH_RECORDS
+                self._told.clear()
 
-    def _done(self, queue: deque[Waiting], batch: list[Waiting], *, taken: bool) -> None:
-        for waiting in batch:
-            queue.popleft()
+    def _done(self, queue: deque[Waiting], batch: list[Waiting], end: int) -> None:
+        """Let go of a batch; `end` is the offset after it."""
+        for left in range(len(batch), 0, -1):
+            waiting = queue.popleft()
+            self.buffered -= 1
+            self._bytes -= waiting.weight
+            if waiting.placed is not None and end != NOT_TAKEN:
+                waiting.placed(end - left if end >= 0 else -1)
             if not waiting.sent.done():  # who asked may have given up
-                waiting.sent.set_result(taken)
-        self.buffered -= len(batch)
+                waiting.sent.set_result(end != NOT_TAKEN)
         self._room.set()
 
     async def _identified(self, brokers: Brokers) -> FencedProducer:
@@ -192,7 +214,7 @@ def _next_batch(queue: deque[Waiting], most: int) -> list[Waiting]:
     batch: list[Waiting] = []
     weight = 0
     for waiting in islice(queue, most):
-        weight += len(waiting.record.key) + len(waiting.record.value or b"")
+        weight += waiting.weight
         if batch and weight > BATCH_BYTES:
             break
         batch.append(waiting)

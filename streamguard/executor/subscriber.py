@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, OffsetOutOfRangeError
 
 from streamguard.stream.kafka import close, make_follower
-from streamguard.stream.patience import UNANSWERED, answer
+from streamguard.stream.patience import UNANSWERED, answer, is_cancelled
 
 if TYPE_CHECKING:
     from streamguard.executor.options import ExecutorOptions
@@ -29,6 +29,8 @@ log = structlog.get_logger("streamguard.executor")
 POLL_MS: Final = 1000
 AGAIN_SECONDS: Final = 0.5
 ASK_SECONDS: Final = 5.0
+BEGIN_SECONDS: Final = 1.0
+"""Longest wait of a run that begins for where its partition ends."""
 
 
 class Subscriber:
@@ -89,7 +91,7 @@ class Subscriber:
         """Read a partition from its end on; without a connection, or an answer, from where it was read last."""
         consumer = self._consumer
         if consumer is not None:
-            ends = await answer(consumer.end_offsets([place]), self._options.publish_timeout)
+            ends = await answer(consumer.end_offsets([place]), BEGIN_SECONDS)
             if ends is not UNANSWERED:
                 self._positions[place] = max(ends[place], self._positions[place])
             if self._consumer is consumer is not None and self._followed[place]:
@@ -110,7 +112,11 @@ class Subscriber:
                     self._dispatch(records)
             except OffsetOutOfRangeError as error:
                 await self._skip_what_is_gone(consumer, error.args[0])
-            except KafkaError as error:
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                log.warning("verdicts not readable, connecting again", error="given up by the Kafka client")
+            except Exception as error:  # noqa: BLE001 - whatever it is, an executor goes on listening
                 if not told:
                     log.warning("verdicts not readable, connecting again", error=type(error).__name__)
                     told = True
@@ -142,13 +148,15 @@ class Subscriber:
             try:
                 async with asyncio.timeout(ASK_SECONDS):
                     await consumer.start()
-            except (KafkaError, TimeoutError, OSError):
+            except asyncio.CancelledError:
                 await close(consumer)
-                continue
-            except BaseException:
+                if is_cancelled():
+                    raise
+            except Exception as error:  # noqa: BLE001 - likewise
+                log.debug("not connected", error=type(error).__name__)
                 await close(consumer)
-                raise
-            return consumer
+            else:
+                return consumer
 
     async def _skip_what_is_gone(self, consumer: AIOKafkaConsumer, places: dict[TopicPartition, int]) -> None:
         """Verdicts were deleted before they were read, or the topic was made anew: go on with what there is."""

@@ -44,7 +44,8 @@ async def say(cluster: Cluster, run_id: str, *ids: str) -> None:
     """Write verdicts about a run."""
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         for number in ids:
-            verdict = Verdict(verdict_id=number, run_id=run_id, action="warn", policy="p", source=Source("e", 0, 0, 0))
+            source = Source(cluster.settings.topics.events, 0, 0, 0)
+            verdict = Verdict(verdict_id=number, run_id=run_id, action="warn", policy="p", source=source)
             topic = cluster.settings.topics.verdicts
             await producer.send_and_wait(topic, encode_verdict(verdict), key=run_id.encode(), partition=0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from runs import POLICIES
 
 from streamguard.errors import CallTakenError, GuardUnavailableError, RunAbortedError, SigningKeyError
 from streamguard.events import Source, ToolCall
-from streamguard.executor import ExecutorOptions, GuardClient, Run
+from streamguard.executor import ExecutorOptions, GuardClient, Run, silence
 from streamguard.executor.channel import partition_of
 from streamguard.executor.payloads import Payloads
 from streamguard.policy import PolicySet
@@ -25,6 +26,13 @@ from streamguard.verdicts import Verdict, encode_verdict
 
 SOON = PolicySet({"enabled": True, "warningThreshold": 2, "criticalThreshold": 3})
 KEY = {"key_id": "one", "key": "a secret of ours that is long enough"}
+
+
+def ids_of_one_partition(partitions: int) -> tuple[str, str]:
+    """Return two runs whose events are in the same partition."""
+    first, *others = (f"run-{number}" for number in range(100))
+    place = partition_of(first.encode(), partitions)
+    return first, next(run for run in others if partition_of(run.encode(), partitions) == place)
 
 
 @pytest.fixture
@@ -96,6 +104,97 @@ async def test_verdicts_of_before_are_not_heard(cluster: Cluster) -> None:
     assert ["allow by guard"] == decided
 
 
+async def test_an_earlier_run_of_the_same_id_is_over(cluster: Cluster) -> None:
+    """A run begun anew is not ended by what its predecessor did last, though the guard says that only now."""
+
+    async def last_words(client: GuardClient) -> None:
+        async with client.run("run-1", mode="async") as run:
+            await run.compacted()
+            await loop(run, 3)
+
+    async with running(Worker(cluster.settings, SOON)), GuardClient(options(cluster)) as client:
+        await client.connected()
+        for _ in range(5):
+            with suppress(RunAbortedError):
+                await last_words(client)
+            async with client.run("run-1") as run:
+                decided = await loop(run, 1)
+    verdicts = await cluster.verdicts(5 + 5)
+
+    assert ["allow by guard"] == decided
+    assert 5 == len([verdict for verdict in verdicts if verdict.action == "abort"])
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(cluster: Cluster) -> None:
+    """Whoever gives up entering a run can enter it again, and hears the guard."""
+    async with running(Worker(cluster.settings, SOON)), GuardClient(options(cluster)) as client:
+        await client.connected()
+        entering = asyncio.create_task(client.run("run-1").__aenter__())
+        await asyncio.sleep(0)
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+        async with client.run("run-1") as run:
+            decided = await loop(run, 1)
+
+    assert ["allow by guard"] == decided
+
+
+async def test_short_runs_find_out_that_the_guard_is_back(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that end at their first refusal never hear a late answer: now and then one of them waits for its own."""
+    monkeypatch.setattr(silence, "PROBE_SECONDS", 0.3)
+
+    async def one(client: GuardClient) -> str:
+        async with client.run() as run:
+            return (await loop(run, 1))[0]
+
+    async with GuardClient(options(cluster, gate_timeout=0.2, fail="closed")) as client:
+        await client.connected()
+        for _ in range(20):  # every partition is silent then, or most
+            with suppress(GuardUnavailableError):
+                await one(client)
+        async with running(Worker(cluster.settings, SOON)), asyncio.timeout(60):
+            while True:
+                with suppress(GuardUnavailableError):
+                    answered = await one(client)
+                    break
+                await asyncio.sleep(0.05)
+
+    assert "allow by guard" == answered
+
+
+async def test_a_record_that_is_no_verdict_ends_nothing(cluster: Cluster) -> None:
+    """Neither what is no JSON nor what is nested too deep to read stops a client from hearing the guard."""
+    partition = partition_of(b"run-1", cluster.partitions)
+    async with running(Worker(cluster.settings, SOON)), GuardClient(options(cluster)) as client:
+        await client.connected()
+        async with client.run("run-1") as run:
+            async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
+                for value in (b"{", b"[" * 50_000):
+                    await producer.send_and_wait(
+                        cluster.settings.topics.verdicts, value, key=b"run-1", partition=partition
+                    )
+            decided = await loop(run, 1)
+            async with asyncio.timeout(60):
+                while client.counters["refused_verdicts"] < 2:
+                    await asyncio.sleep(0.02)
+
+    assert ["allow by guard"] == decided
+
+
+async def test_a_call_whose_event_was_dropped_waits_for_nothing(cluster: Cluster) -> None:
+    """There will be no verdict about it: it goes by `fail` at once, and its partition is not silent for that."""
+    async with (
+        running(Worker(cluster.settings, SOON)),
+        GuardClient(options(cluster, event_bytes=2000)) as client,
+        client.run("run-1") as run,
+    ):
+        await client.connected()
+        dropped = await run.before_tool("read", "x" * 5000)
+        answered = await run.before_tool("read", "x")
+
+    assert ("nobody", "guard") == (dropped.decided_by, answered.decided_by)
+
+
 async def test_an_abort_cancels_the_runs_task(cluster: Cluster) -> None:
     """In async mode nothing waits for verdicts: an abort comes in the middle of whatever the run does."""
 
@@ -154,11 +253,12 @@ async def test_a_guard_that_comes_back_is_asked_again(cluster: Cluster, log_line
             alone = await loop(run, 2)
             async with running(Worker(cluster.settings, SOON)):
                 async with asyncio.timeout(60):
-                    while "the guard answers again" not in [line["event"] for line in log_lines]:
+                    while client.counters["allow"] < len(alone):  # their verdicts, late as they are
                         await asyncio.sleep(0.05)
                 [answered] = await loop(run, 1)
 
     assert (["allow by nobody"] * 2, "warn by guard") == (alone, answered)
+    assert "the guard answers again" in [line["event"] for line in log_lines]
 
 
 async def test_two_calls_at_once_need_two_ids(cluster: Cluster) -> None:

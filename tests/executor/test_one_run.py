@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from runs import POLICIES, by_the_rules, follow
 
 from streamguard.demo.agents import KINDS, Kind
 from streamguard.errors import (
+    ExecutorOptionsError,
     MisuseError,
     NotPublishableError,
     NotStartedError,
@@ -257,7 +259,7 @@ async def test_a_client_that_was_never_started_says_so(guard_: GuardClient | Loc
 
 
 async def test_no_argument_is_shown(guard: LocalGuard) -> None:
-    """Neither a decision nor an abort carries the arguments or the result."""
+    """No decision carries the arguments or the result."""
     secret = {"token": "swordfish"}
     async with guard.run() as run:
         decisions = []
@@ -295,3 +297,100 @@ def test_options_come_from_the_services_configuration(tmp_path: Path, monkeypatc
         options.gate_timeout,
     )
     assert "swordfish" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"fail": "close"}, "fail is 'close': allowed: open, closed"),
+        ({"mode": "Gate"}, "mode is 'Gate': allowed: gate, async, observe"),
+        ({"gate_timeout": None}, "gate_timeout is None"),
+        ({"buffer_events": 0}, "buffer_events is 0"),
+        ({"hash_key": 5}, r"hash_key is \*\*\*"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], said: str) -> None:
+    """A value that is not allowed is an error where it is given: a misspelt `closed` must not fail open."""
+    with pytest.raises(ExecutorOptionsError, match=said):
+        ExecutorOptions(**options)
+
+
+async def test_a_mode_that_does_not_exist_is_told(guard: LocalGuard) -> None:
+    """A run's mode is checked like the options."""
+    with pytest.raises(ExecutorOptionsError, match="mode is 'gated': allowed: gate, async, observe"):
+        guard.run(mode="gated")  # type: ignore[arg-type]
+
+
+async def test_an_abort_of_parallel_calls_is_one_error(guard: LocalGuard) -> None:
+    """Calls made at once in a task group: the context raises the abort, no group of errors."""
+    run = guard.run()
+
+    async def agent() -> None:
+        async with run:
+            await run.compacted()
+            await call(run, 2)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(call(run, 1))
+
+    with pytest.raises(RunAbortedError):
+        await agent()
+    task = asyncio.current_task()
+
+    assert task is not None
+    assert 0 == task.cancelling()
+
+
+async def test_a_swallowed_cancellation_ends_the_run_all_the_same(guard: LocalGuard) -> None:
+    """Code that swallows the cancellation of an abort cannot go on as if nothing had been."""
+
+    async def agent() -> None:
+        async with guard.run(mode="async") as run:
+            await run.compacted()
+            await call(run, 2)
+            decision = await run.before_tool("read")
+            other = asyncio.create_task(run.after_tool(decision, result="same"))
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.gather(other, return_exceptions=True)
+
+    with pytest.raises(RunAbortedError):
+        await agent()
+    task = asyncio.current_task()
+
+    assert task is not None
+    assert 0 == task.cancelling()
+
+
+async def test_what_cannot_be_written_as_utf8_is_published(guard: LocalGuard) -> None:
+    """Half a surrogate pair, as in names of files, is published as what the guard reads of it."""
+    async with guard.run() as run:
+        decided = await call(run, 3, result="file\udcff.txt")
+
+    assert ["allow", "allow", "warn"] == decided
+
+
+async def test_a_result_that_cannot_be_published_loses_nothing(guard: LocalGuard) -> None:
+    """The tool has run: `guarded` returns its result, and `after_tool` can be called again with something else."""
+    endless: list[Any] = []
+    endless.append(endless)
+
+    async def tool() -> list[Any]:
+        return endless
+
+    async with guard.run() as run:
+        returned = await run.guarded("read", {}, tool)
+        decision = await run.before_tool("write")
+        with pytest.raises(NotPublishableError):
+            await run.after_tool(decision, result=endless)
+        await run.after_tool(decision, error="too much")
+
+    assert returned is endless
+
+
+async def test_observing_hands_out_no_warnings(guard: LocalGuard) -> None:
+    """In observe mode nothing is put before the model."""
+    async with guard.run(mode="observe") as run:
+        await call(run, 5)
+
+        assert [] == run.take_warnings()
