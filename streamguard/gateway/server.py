@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -120,6 +121,7 @@ def _options(settings: Settings) -> ExecutorOptions:
         gate_timeout=settings.gateway.gate_timeout_seconds,
         fail=settings.gateway.fail,
         buffer_events=settings.gateway.buffer_events,
+        buffer_bytes=sys.maxsize,  # the publisher bounds them, a body at a time
         event_bytes=event_limit(settings),
     )
 
