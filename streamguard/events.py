@@ -60,13 +60,13 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_ca
     args: Any = UNSET
     args_hash: str | None = None
     gate: bool | None = None
-    poll: bool | None = None
     session_id: Name | None = None
     root_run_id: str | None = None
     parent_run_id: str | None = None
     round_id: str | None = None
     event_id: str | None = None
     time: str | None = None
+    poll: bool | None = None
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_result", tag_field="type"):
@@ -81,8 +81,6 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_
     result: Any = UNSET
     error: Any = None
     result_hash: str | None = None
-    poll: bool | None = None
-    unknown_tool: Name | None = None
     status: str | None = None
     session_id: Name | None = None
     root_run_id: str | None = None
@@ -90,6 +88,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool_
     round_id: str | None = None
     event_id: str | None = None
     time: str | None = None
+    poll: bool | None = None
+    unknown_tool: Name | None = None
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="compaction", tag_field="type"):

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from streamguard.events import Event, RunEnded, Source, ToolCall, ToolResult, run_of
 from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
 from streamguard.guard.detectors import judge
-from streamguard.guard.outcome import kind_asked, outcome_of, unknown_tool
+from streamguard.guard.outcome import kind_asked, kind_of, outcome_of, unknown_tool
 from streamguard.guard.run import Abort, EventIds, Run
 from streamguard.guard.runs import Capture, Runs
 from streamguard.guard.saying import abort_verdict, allow_verdict, finding_verdict
@@ -203,7 +203,11 @@ class Guard:
             return (allow_verdict(run, event, source),) if event.gate else SILENCE
         tool = tool_named(event.tool)
         signature = signature_of(tool, event.args, event.args_hash)
-        call = Call(tool.name, signature, event.call_id, kind_asked(tool.name, event, policy.send_tools), source.offset)
+        if event.poll is None:  # nearly always: one call less on the way of every event
+            kind = kind_of(tool.name, event.args, policy.send_tools)
+        else:
+            kind = kind_asked(tool.name, event, policy.send_tools)
+        call = Call(tool.name, signature, event.call_id, kind, source.offset)
         finding = judge(policy, run.window, call) if policy.enabled else None
         verdicts: Sequence[Verdict] = SILENCE
         if finding is not None and run.publishes(finding):  # before the call changes what was counted
