@@ -171,6 +171,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     buffer_bytes: Positive = 64 * 1024 * 1024
     body_bytes: Positive = 1_048_576
     requests_per_second: Annotated[float, Meta(gt=0)] = 1000.0
+    streams: Positive = 1000
     stop_grace_seconds: Seconds = 20.0
 
     def __repr__(self) -> str:

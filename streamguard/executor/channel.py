@@ -148,6 +148,10 @@ class Channel:
         """Send an event, in order; returns within `publish_timeout` what becomes of it (see `Sender.put`)."""
         return await self._sender.put(Record(run_id.encode(), value), placed)
 
+    def drop(self, reason: str) -> None:
+        """Count an event that goes to nobody, and say so once, until sending works again."""
+        self._sender.drop(reason)
+
     # inside
 
     async def _connect_until_connected(self) -> None:

@@ -88,10 +88,10 @@ class Sender:
         dropped, and counted. `placed` is told its offset then, -1 if that is not known.
         """
         if len(record.value or b"") > self._options.event_bytes:
-            self._drop("dropped_too_large")
+            self.drop("dropped_too_large")
             return None
         if self._full and not await self._room_comes():
-            self._drop("dropped_buffer_full")
+            self.drop("dropped_buffer_full")
             return None
         waiting = Waiting(record, asyncio.get_running_loop().create_future(), placed)
         self.buffered += 1
@@ -102,6 +102,11 @@ class Sender:
             brokers, partition_of = self._connection
             self._enqueue(brokers, partition_of(record.key), waiting)
         return waiting.sent
+
+    def drop(self, reason: str) -> None:
+        """Count an event that is dropped, and say so once, until sending works again."""
+        self.counters[reason] += 1
+        self._tell("events dropped, the guard does not see them", reason=reason)
 
     async def flush(self) -> None:
         """Wait until all is acknowledged."""
@@ -129,10 +134,6 @@ class Sender:
         except TimeoutError:
             return False
         return True
-
-    def _drop(self, reason: str) -> None:
-        self.counters[reason] += 1
-        self._tell("events dropped, the guard does not see them", reason=reason)
 
     def _tell(self, what: str, **fields: str) -> None:
         """Say each thing that is wrong once, until sending works again."""
@@ -173,7 +174,7 @@ class Sender:
             except TOO_LARGE:
                 if len(batch) == 1:
                     self._done(queue, batch, NOT_TAKEN)
-                    self._drop("dropped_too_large")
+                    self.drop("dropped_too_large")
                 batch, most = [], 1
             except Exception as error:  # noqa: BLE001 - whatever it is, an executor goes on sending
                 self._tell("events not taken", error=type(error).__name__, topic=place.topic)

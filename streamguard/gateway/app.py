@@ -95,6 +95,9 @@ class Service:
         cursor = read_cursor(last) if last else {}
         if not self._channel.connected.is_set():
             raise Refusal(503, "not connected to Kafka yet", retry_after=AGAIN_SECONDS)
+        most = self._settings.gateway.streams
+        if self.streams.open >= most:
+            raise Refusal(503, f"{most} streams are open: gateway.streams", retry_after=AGAIN_SECONDS)
         return VerdictStream(self.streams, run_ids, cursor)
 
     async def _get_health(self, _: Request) -> Response:

@@ -63,8 +63,9 @@ class Gate:
         async with self._ears.listening(call.run_id, call.call_id, seconds) as asked:
             try:
                 await self._publisher.buffer([Incoming(call.run_id, call.value)])
-            except Refusal:
-                return self._unanswered()  # there is no room for it
+            except Refusal:  # there is no room for it
+                self._publisher.drop()
+                return self._unanswered()
             if not asked.done() and self._channel.partition_of(call.run_id) in self._channel.silence:
                 return self._unanswered()
             await asyncio.wait({asked}, timeout=max(0.0, end - loop.time()))

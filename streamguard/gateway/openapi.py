@@ -77,7 +77,7 @@ def openapi(gateway: GatewaySettings) -> dict[str, Any]:
         "paths": {
             "/v1/events": {"post": _events(gateway)},
             "/v1/gate": {"post": _gate(gateway)},
-            "/v1/verdicts": {"get": _verdicts()},
+            "/v1/verdicts": {"get": _verdicts(gateway)},
             "/healthz": {"get": _healthz()},
             "/openapi.json": {"get": _itself()},
         },
@@ -124,7 +124,7 @@ def _gate(gateway: GatewaySettings) -> dict[str, Any]:
     }
 
 
-def _verdicts() -> dict[str, Any]:
+def _verdicts(gateway: GatewaySettings) -> dict[str, Any]:
     runs = {"type": "array", "minItems": 1, "maxItems": 100, "items": {"type": "string", "minLength": 1}}
     last = {
         "name": "Last-Event-ID",
@@ -145,7 +145,7 @@ def _verdicts() -> dict[str, Any]:
                 "the topic. The first block has an id and no data. Comments keep the connection alive.",
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             },
-            "503": _unavailable("Not connected to Kafka yet."),
+            "503": _unavailable(f"Not connected to Kafka yet; or {gateway.streams} streams are open."),
             **_refusals("400", "401", "405", "429", "500"),
         },
     }

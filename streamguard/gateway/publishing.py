@@ -24,6 +24,9 @@ class Outlet(Protocol):
     async def publish(self, run_id: str, value: bytes) -> Sent | None:
         """Buffer an event; None: dropped. Without waiting while there is room."""
 
+    def drop(self, reason: str) -> None:
+        """Count an event that goes to nobody, and say so once."""
+
 
 class Publisher:
     """Publishes what requests bring."""
@@ -42,6 +45,10 @@ class Publisher:
             raise Refusal(503, "the buffer is full: Kafka does not take events fast enough, or is away; nothing was "
                           "published", retry_after=FULL_RETRY_SECONDS)  # fmt: skip
         return [await self._put(event) for event in events]
+
+    def drop(self) -> None:
+        """Count an event that had no room, and that nobody sends again."""
+        self._outlet.drop("dropped_buffer_full")
 
     async def acknowledged(self, events: Sequence[Incoming]) -> None:
         """Publish events, and wait until Kafka has them. Raises a `Refusal` (413, 503)."""

@@ -46,13 +46,14 @@ _LINE_END: Final = re.compile("\r\n|\r|\n")
 
 
 class Streams:
-    """What the streams of a gateway share. `stopping` ends them."""
+    """What the streams of a gateway share. `stopping` ends them; `open`: how many there are."""
 
     def __init__(self, channel: Channel, settings: Settings, keepalive: float = KEEPALIVE_SECONDS) -> None:
         self.channel = channel
         self.settings = settings
         self.keepalive = keepalive
         self.stopping = asyncio.Event()
+        self.open = 0
         self.catching_up = asyncio.Semaphore(CATCHING_UP)
 
 
@@ -70,6 +71,7 @@ class VerdictStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as ASGI has it
         """Serve the stream until the client goes, or we do. It hears its runs before it answers at all."""
+        self._streams.open += 1
         ends = [asyncio.ensure_future(self._end_when(what)) for what in (_gone(receive), self._streams.stopping.wait())]
         try:
             for run_id in self._runs:
@@ -80,6 +82,7 @@ class VerdictStream:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
+            self._streams.open -= 1
             for end in ends:
                 end.cancel()
             for following in self._followings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from streamguard.adapters.openai_agents import CompactionHooks, GuardedAgent, gu
 from streamguard.errors import RunAbortedError, RunOverError
 from streamguard.executor import LocalGuard
 
+PAGE = {"type": "object", "properties": {"page": {"type": "string"}}, "required": ["page"]}
 QUIET = RunConfig(tracing_disabled=True)
 
 
@@ -78,6 +80,22 @@ async def test_a_blocked_call_does_not_run() -> None:
     blocked = ["This call is stopped" in text for text in results(model.calls[-1].input)]
     assert ([False] * BLOCKED_AT + [True] * 3, BLOCKED_AT) == (blocked, shelf.looked)
     assert "done" == answer.final_output
+
+
+async def test_a_blocked_call_of_a_tool_with_a_schema_is_an_object() -> None:
+    """A tool that promises an object gives one when it is blocked, too: {"error": why}."""
+    shelf, model = Shelf(), look(BLOCKED_AT + 1)
+
+    @function_tool(output_json_schema=PAGE)
+    def look_up(book: str) -> dict[str, str]:
+        return {"page": shelf.look(book)}
+
+    look_up.name = "look"
+    async with LocalGuard(POLICIES) as guard, guarding(guard.run()):
+        await run(GuardedAgent.of(Agent(name="reader", model=model, tools=[look_up])))
+
+    blocked = ast.literal_eval(results(model.calls[-1].input)[-1])
+    assert (BLOCKED_AT, ["error"]) == (shelf.looked, list(blocked))
 
 
 async def test_an_abort_ends_the_run() -> None:

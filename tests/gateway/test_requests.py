@@ -10,6 +10,7 @@ import httpx
 import pytest
 from gateways import with_gateway
 
+from streamguard.executor.channel import Following
 from streamguard.executor.silence import Silence
 from streamguard.gateway.app import Service
 from streamguard.settings import Settings
@@ -27,6 +28,7 @@ class Buffer:
         self.connected = asyncio.Event()
         self.published: list[tuple[str, bytes]] = []
         self.sent: list[asyncio.Future[bool]] = []
+        self.dropped: list[str] = []
 
     def partition_of(self, run_id: str) -> int:  # noqa: ARG002 - as a channel
         """Not known."""
@@ -34,9 +36,16 @@ class Buffer:
 
     async def follow(self, run_id: str, listener: Any) -> Any:
         """Hear nothing."""
+        following = Following(run_id, listener)
+        following.since = 0
+        return following
 
     def unfollow(self, following: Any) -> None:
         """Hear nothing."""
+
+    def drop(self, reason: str) -> None:
+        """Note it."""
+        self.dropped.append(reason)
 
     async def reachable(self, seconds: float) -> bool:  # noqa: ARG002 - as a channel
         """It is not."""
@@ -52,7 +61,8 @@ class Buffer:
 class Served:
     """A service and a client to it."""
 
-    def __init__(self, client: httpx.AsyncClient, buffer: Buffer) -> None:
+    def __init__(self, client: httpx.AsyncClient, buffer: Buffer, service: Service) -> None:
+        self.service = service
         self.client = client
         self.buffer = buffer
 
@@ -66,7 +76,8 @@ def serve(tokens: tuple[str, ...] = (), **fields: Any) -> Served:
     buffer = Buffer()
     settings = with_gateway(Settings(), **{"publish_timeout_seconds": 0.05, "gate_timeout_seconds": 0.05, **fields})
     service: Any = Service(settings, buffer, tokens)  # type: ignore[arg-type] # as far as it is needed
-    return Served(httpx.AsyncClient(transport=httpx.ASGITransport(service.app), base_url="http://gateway"), buffer)
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(service.app), base_url="http://gateway")
+    return Served(client, buffer, service)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +185,26 @@ async def test_more_events_than_the_buffer_holds_are_413() -> None:
 
 
 async def test_a_call_is_allowed_though_there_is_no_room_for_it() -> None:
-    """Fail open holds for a full buffer, too."""
+    """Fail open holds for a full buffer, too; that the guard never sees the call is counted."""
     served = serve(buffer_events=1)
     await served.post("/v1/events?ack=0", CALL)
 
     assert "nobody" == (await served.post("/v1/gate", CALL)).json()["decided_by"]
+    assert ["dropped_buffer_full"] == served.buffer.dropped
+
+
+async def test_there_are_only_so_many_streams() -> None:
+    """Beyond `gateway.streams` a stream is 503 until one of them has ended."""
+    served = serve(streams=1)
+    served.buffer.connected.set()
+    served.service.streams.stopping.set()  # a stream ends at once
+    served.service.streams.open = 1
+    refused = await served.client.get("/v1/verdicts?run_id=r")
+    served.service.streams.open = 0
+    ended = [(await served.client.get("/v1/verdicts?run_id=r")).status_code for _ in range(3)]
+
+    assert (503, [200] * 3) == (refused.status_code, ended)
+    assert "gateway.streams" in refused.json()["error"]
 
 
 def chunks(read: list[int]) -> AsyncIterator[bytes]:
