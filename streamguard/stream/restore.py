@@ -68,9 +68,20 @@ class LogReader:
         end = await self._consumer.end_offsets([partition])
         return Bounds(first[partition], end[partition])
 
-    async def read(self, partition: TopicPartition, start: int = 0) -> AsyncIterator[list[ConsumerRecord]]:
-        """Yield records from `start` (or the first that there is) to the end."""
+    async def at_time(self, partition: TopicPartition, timestamp: int) -> int | None:
+        """Return the offset of the first record of a time (ms since 1970) or later; None if there is none yet."""
+        found = (await self._consumer.offsets_for_times({partition: timestamp}))[partition]
+        return None if found is None else int(found.offset)
+
+    async def read(
+        self, partition: TopicPartition, start: int = 0, until: int | None = None
+    ) -> AsyncIterator[list[ConsumerRecord]]:
+        """Yield records from `start` (or the first that there is) to the end, at most to before the offset `until`.
+
+        The last of them may be some records behind `until`.
+        """
         first, end = await self.bounds(partition)
+        end = end if until is None else min(end, until)
         position = begun = max(first, start)
         self._consumer.seek(partition, position)
         self._consumer.resume(partition)
