@@ -20,7 +20,7 @@ from streamguard.errors import CaseFileError, UnreadableRecordError
 from streamguard.events import Event, Source, ToolCall, ToolResult, decode_event
 from streamguard.guard import Guard
 from streamguard.policy import Block, Policy, overlay, resolve
-from streamguard.policy_file import unknown_keys
+from streamguard.policy_block import unknown_keys
 from streamguard.replay import Line, lines_of, timestamp_of
 from streamguard.verdicts import Verdict
 

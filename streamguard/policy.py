@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["DEFAULT_POLICY", "Block", "Policy", "PolicySet", "clamp", "overlay", "resolve"]
+__all__ = ["DEFAULT_POLICY", "Block", "Override", "Policy", "PolicySet", "clamp", "overlay", "resolve"]
 
 Block = Mapping[str, Any]
 """A `loopDetection` block as it stands in a file: camelCase keys, values not yet checked."""
@@ -22,11 +22,12 @@ NESTED: Final = ("detectors", "postCompactionGuard")
 """Objects within a block that an agent's block overlays one level deeper."""
 
 
-class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     """The effective policy of one agent: every field decided, thresholds in order.
 
     Counts are numbers of tool calls. `enabled` has three states: True, all on; None, only the post-compaction
-    guard on; False, all off and nothing remembered.
+    guard on; False, all off and nothing remembered. In `shadow` nothing is enforced: verdicts are only recorded;
+    `shadow_detectors` are the detectors, as verdicts name them, of which that holds.
     """
 
     enabled: bool | None = None
@@ -40,10 +41,15 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     ping_pong: bool = True
     compaction_window: int = 3
     send_tools: tuple[str, ...] = ()
+    shadow: bool = False
+    shadow_detectors: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
-        """Twelve hex digits that name this policy in verdicts: equal policies, equal digits, on any machine."""
+        """Twelve hex digits that name this policy in verdicts: equal policies, equal digits, on any machine.
+
+        Of what differs from the defaults, so that a field that is added later changes no policy's name.
+        """
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:12]
 
 
@@ -58,6 +64,12 @@ COUNTS: Final = {
 }
 """Whole-number keys of a block, and the field of `Policy` that each sets."""
 
+FLAGS: Final = {"shadow": "shadow"}
+"""Further switches of a block, and the field of `Policy` that each sets."""
+
+NAMES: Final = {"sendTools": "send_tools", "shadowDetectors": "shadow_detectors"}
+"""Lists of names in a block, and the field of `Policy` that each sets."""
+
 DETECTORS: Final = {
     "genericRepeat": "generic_repeat",
     "knownPollNoProgress": "known_poll_no_progress",
@@ -66,11 +78,26 @@ DETECTORS: Final = {
 """Switches under `detectors`, and the field of `Policy` that each sets."""
 
 
-class PolicySet(msgspec.Struct, frozen=True):
-    """The global block and the blocks of agents, from which each agent's effective policy follows."""
+class Override(msgspec.Struct, frozen=True, kw_only=True):
+    """Lets a call go on that would be stopped, until a stream time: what is found of it is only recorded.
+
+    `signature` is as in verdicts; without `agent` it holds for every agent. `until` is in milliseconds since 1970.
+    `by` and `why` are for those who ask later.
+    """
+
+    signature: str
+    until: int
+    by: str
+    why: str
+    agent: str | None = None
+
+
+class PolicySet(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The global block and the blocks of agents, from which each agent's effective policy follows; and overrides."""
 
     block: Block | None = None
     agents: Mapping[str, Block | None] = msgspec.field(default_factory=dict)
+    overrides: Mapping[str, Override] = msgspec.field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -127,8 +154,9 @@ def positive_whole(value: object) -> int | None:
 def _read(block: Block) -> Policy:
     """Take what is valid in a merged block; everything else keeps its default."""
     fields: dict[str, Any] = {}
-    if isinstance(block.get("enabled"), bool):
-        fields["enabled"] = block["enabled"]
+    for key, name in {"enabled": "enabled", **FLAGS}.items():
+        if isinstance(block.get(key), bool):
+            fields[name] = block[key]
     for key, name in COUNTS.items():
         number = positive_whole(block.get(key))
         if number is not None:
@@ -140,9 +168,10 @@ def _read(block: Block) -> Policy:
     window = positive_whole(_mapping(block.get("postCompactionGuard")).get("windowSize"))
     if window is not None:
         fields["compaction_window"] = window
-    tools = block.get("sendTools")
-    if isinstance(tools, list):
-        fields["send_tools"] = tuple(sorted({tool.strip().lower() for tool in tools if isinstance(tool, str)}))
+    for key, name in NAMES.items():
+        names = block.get(key)
+        if isinstance(names, list):
+            fields[name] = tuple(sorted({each.strip().lower() for each in names if isinstance(each, str)}))
     return Policy(**fields)
 
 

@@ -6,8 +6,6 @@ OpenClaw's configuration as it is (JSON5; `tools.loopDetection` and the same und
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,7 +15,21 @@ from typing import Any, Final, NamedTuple
 import json5
 
 from streamguard.errors import PolicyFileError
-from streamguard.policy import COUNTS, DETECTORS, NESTED, Block, Policy, PolicySet, overlay, positive_whole, resolve
+from streamguard.faults import fault, quoted, unknown_key
+from streamguard.overrides import checked_overrides
+from streamguard.policy import (
+    COUNTS,
+    DETECTORS,
+    FLAGS,
+    NAMES,
+    Block,
+    Policy,
+    PolicySet,
+    overlay,
+    positive_whole,
+    resolve,
+)
+from streamguard.policy_block import FIELDS, checked_block
 
 __all__ = [
     "OPENCLAW",
@@ -27,7 +39,6 @@ __all__ = [
     "load_policy_file",
     "policy_from_toml",
     "read_toml",
-    "unknown_keys",
     "unknown_sections",
 ]
 
@@ -36,18 +47,6 @@ SERVICE_SECTIONS: Final = frozenset(("kafka", "topics", "worker", "limits", "sig
 
 OPENCLAW: Final = (".json", ".json5")
 """Suffixes of OpenClaw's configuration; everything else is TOML."""
-
-WHOLE: Final = "a positive whole number"
-SWITCH: Final = "true or false"
-
-FIELDS: Final[Mapping[str, str]] = {
-    "enabled": "true, false, or null for unset",
-    **dict.fromkeys(COUNTS, WHOLE),
-    **{f"detectors.{key}": SWITCH for key in DETECTORS},
-    "postCompactionGuard.windowSize": WHOLE,
-    "sendTools": "a list of tool names",
-}
-"""Every field of a block by its path, and what is allowed there."""
 
 
 class Clamped(NamedTuple):
@@ -102,47 +101,37 @@ def load_policy_file(path: Path) -> LoadedPolicy:
 def policy_from_toml(document: Mapping[str, Any], source: str) -> LoadedPolicy:
     """Take the policy from a parsed TOML file, which may be the service's whole configuration."""
     faults = unknown_sections(document)
-    block = _checked(document.get("policy"), "policy", faults, snake_case=True)
+    block = checked_block(document.get("policy"), "policy", faults, snake_case=True)
     tables = document.get("agents", {})
     if not isinstance(tables, Mapping):
-        faults.append(_fault("agents", tables, "a table for each agent, [agents.<id>]"))
+        faults.append(fault("agents", tables, "a table for each agent, [agents.<id>]"))
         tables = {}
-    names = {agent: f"agents.{_quoted(agent)}" for agent in tables}
-    agents = {agent: _checked(table, names[agent], faults, snake_case=True) for agent, table in tables.items()}
-    return _loaded(block, agents, source, faults, {None: "policy", **names})
-
-
-def unknown_keys(block: Any, path: str, prefix: str = "") -> list[str]:
-    """Name every key of a block, as OpenClaw spells it, that no policy has; its values may be anything."""
-    if not isinstance(block, Mapping):
-        return []
-    known = _known(prefix)
-    faults = [_unknown_key(f"{path}.{key}", key, known) for key in block if key not in known]
-    for key in NESTED if not prefix else ():
-        faults += unknown_keys(block.get(key), f"{path}.{key}", f"{key}.")
-    return faults
+    names = {agent: f"agents.{quoted(agent)}" for agent in tables}
+    agents = {agent: checked_block(table, names[agent], faults, snake_case=True) for agent, table in tables.items()}
+    overrides = checked_overrides(document.get("overrides"), faults)
+    return _loaded(PolicySet(block, agents, overrides), source, faults, {None: "policy", **names})
 
 
 def unknown_sections(document: Mapping[str, Any]) -> list[str]:
     """Name every section of a TOML file that neither a policy nor the service has."""
-    known = ("policy", "agents", *SERVICE_SECTIONS)
-    return [_unknown_key(key, key, known) for key in document if key not in known]
+    known = ("policy", "agents", "overrides", *SERVICE_SECTIONS)
+    return [unknown_key(key, key, known) for key in document if key not in known]
 
 
 def read_toml(path: Path, error: type[Exception] = PolicyFileError) -> dict[str, Any]:
     """Parse a TOML file; raises the given error with the place where it is no TOML."""
     try:
         return tomllib.loads(_text(path, error))
-    except tomllib.TOMLDecodeError as fault:
-        raise error(f"{path}: not TOML: {fault}") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise error(f"{path}: not TOML: {problem}") from None
 
 
 def read_json5(path: Path) -> Mapping[str, Any]:
     """Parse a JSON5 file; raises `PolicyFileError` with the place where it is none."""
     try:
         document = json5.loads(_text(path, PolicyFileError))
-    except ValueError as fault:
-        where = re.sub(r"^<string>:", "line ", str(fault))
+    except ValueError as problem:
+        where = re.sub(r"^<string>:", "line ", str(problem))
         raise PolicyFileError(f"{path}: not JSON5: {where}") from None
     except RecursionError:
         raise PolicyFileError(f"{path}: nested too deep to read") from None
@@ -153,7 +142,7 @@ def read_json5(path: Path) -> Mapping[str, Any]:
 
 def _from_openclaw(document: Mapping[str, Any], source: str) -> LoadedPolicy:
     faults: list[str] = []
-    block = _checked(_at(document, "tools", "loopDetection"), "tools.loopDetection", faults)
+    block = checked_block(_at(document, "tools", "loopDetection"), "tools.loopDetection", faults)
     agents: dict[str, Block | None] = {}
     names: dict[str | None, str] = {None: "tools.loopDetection"}
     for agent, path, value in _openclaw_agents(document, faults):
@@ -161,8 +150,8 @@ def _from_openclaw(document: Mapping[str, Any], source: str) -> LoadedPolicy:
             faults.append(f"{path}: agent {agent!r} has a block already, at {names[agent]}")
             continue
         names[agent] = path
-        agents[agent] = _checked(value, path, faults)
-    return _loaded(block, agents, source, faults, names)
+        agents[agent] = checked_block(value, path, faults)
+    return _loaded(PolicySet(block, agents), source, faults, names)
 
 
 def _openclaw_agents(document: Mapping[str, Any], faults: list[str]) -> Iterator[tuple[str, str, Any]]:
@@ -177,74 +166,29 @@ def _openclaw_agents(document: Mapping[str, Any], faults: list[str]) -> Iterator
         if isinstance(agent, str) and agent.strip():
             yield agent, f"{path}.tools.loopDetection", value
         else:
-            faults.append(_fault(f"{path}.id", agent, "the agent's id, because it has a loopDetection block"))
+            faults.append(fault(f"{path}.id", agent, "the agent's id, because it has a loopDetection block"))
     entries = _at(document, "agents", "entries")
     for agent, entry in entries.items() if isinstance(entries, Mapping) else ():
         value = _at(entry, "tools", "loopDetection")
         if value is not None:
-            yield agent, f"agents.entries.{_quoted(agent)}.tools.loopDetection", value
-
-
-def _checked(block: Any, path: str, faults: list[str], *, snake_case: bool = False) -> Block | None:
-    """Check a block key by key; return it with documented key names, and add what is wrong to `faults`."""
-    if block is None:
-        return None
-    if not isinstance(block, Mapping):
-        faults.append(_fault(path, block, "a loopDetection block"))
-        return None
-    return _object(block, path, "", faults, snake_case=snake_case)
-
-
-def _object(value: Mapping[str, Any], path: str, prefix: str, faults: list[str], *, snake_case: bool) -> dict[str, Any]:
-    known = _known(prefix)
-    checked: dict[str, Any] = {}
-    for written, item in value.items():
-        key = _camel(written) if snake_case else written
-        place = f"{path}.{written}"
-        if key not in known:
-            faults.append(_unknown_key(place, written, known))
-        elif key in checked:
-            faults.append(f"{place}: given twice, in camelCase and in snake_case")
-        elif key in NESTED and not prefix:
-            if isinstance(item, Mapping):
-                checked[key] = _object(item, place, f"{key}.", faults, snake_case=snake_case)
-            elif item is not None:
-                faults.append(_fault(place, item, "an object"))
-        elif _allowed(prefix + key, item):
-            checked[key] = item
-        else:
-            faults.append(_fault(place, item, FIELDS[prefix + key]))
-    return checked
-
-
-def _known(prefix: str) -> set[str]:
-    """Return the keys that an object of a block may have."""
-    return {field[len(prefix) :].split(".")[0] for field in FIELDS if field.startswith(prefix)}
-
-
-def _allowed(field: str, value: Any) -> bool:
-    if field == "enabled":
-        return value is None or isinstance(value, bool)
-    if field == "sendTools":
-        return isinstance(value, list) and all(isinstance(tool, str) and tool.strip() for tool in value)
-    return isinstance(value, bool) if FIELDS[field] == SWITCH else positive_whole(value) is not None
+            yield agent, f"agents.entries.{quoted(agent)}.tools.loopDetection", value
 
 
 def _loaded(
-    block: Block | None,
-    agents: dict[str, Block | None],
+    policies: PolicySet,
     source: str,
     faults: list[str],
     paths: Mapping[str | None, str],
 ) -> LoadedPolicy:
     if faults:
         raise PolicyFileError(f"{source}: " + (faults[0] if len(faults) == 1 else "\n  " + "\n  ".join(faults)))
+    block = policies.block
     warnings = list(_clamped(None, block, None))
-    for agent, agent_block in agents.items():
+    for agent, agent_block in policies.agents.items():
         warnings += (
             warning for warning in _clamped(agent, block, agent_block) if warning._replace(agent=None) not in warnings
         )
-    return LoadedPolicy(PolicySet(block, agents), source, tuple(warnings), paths)
+    return LoadedPolicy(policies, source, tuple(warnings), paths)
 
 
 def _clamped(agent: str | None, block: Block | None, agent_block: Block | None) -> Iterator[Clamped]:
@@ -259,9 +203,9 @@ def _clamped(agent: str | None, block: Block | None, agent_block: Block | None) 
 
 
 def _effective(policy: Policy, field: str) -> Any:
-    name = COUNTS.get(field) or DETECTORS.get(field.removeprefix("detectors."))
-    others = {"enabled": "enabled", "postCompactionGuard.windowSize": "compaction_window", "sendTools": "send_tools"}
-    value = getattr(policy, name or others[field])
+    others = {"enabled": "enabled", "postCompactionGuard.windowSize": "compaction_window", **FLAGS, **NAMES}
+    name = COUNTS.get(field) or DETECTORS.get(field.removeprefix("detectors.")) or others[field]
+    value = getattr(policy, name)
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -279,10 +223,10 @@ def _origin(field: str, blocks: tuple[tuple[Block | None, str], ...], clamped: C
 def _text(path: Path, error: type[Exception]) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
-    except OSError as fault:
-        raise error(f"{path}: cannot be read: {fault.strerror}") from fault
-    except UnicodeDecodeError as fault:
-        raise error(f"{path}: not UTF-8: byte {fault.start} is wrong") from None
+    except OSError as problem:
+        raise error(f"{path}: cannot be read: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{path}: not UTF-8: byte {problem.start} is wrong") from None
 
 
 def _at(value: Any, *keys: str) -> Any:
@@ -290,27 +234,3 @@ def _at(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
-
-
-def _camel(key: str) -> str:
-    first, *rest = key.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _quoted(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
-
-
-def _fault(path: str, value: Any, allowed: str) -> str:
-    try:
-        shown = json.dumps(value)
-    except (TypeError, ValueError):
-        shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."  # noqa: PLR2004 - fits a line
-    return f"{path} is {shown}; allowed: {allowed}"
-
-
-def _unknown_key(path: str, key: str, known: Any) -> str:
-    close = difflib.get_close_matches(_camel(key), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "allowed: " + ", ".join(sorted(known))
-    return f"{path}: unknown key; {hint}"

@@ -50,6 +50,7 @@ DESCRIPTIONS: Final = {
     "paired_tool": "The other tool of a ping-pong.",
     "evidence": "Offsets of the calls that were counted, newest last, at most 32.",
     "shadow": "True: recorded only, executors must not act.",
+    "override": "Name of the override that lets the call go on; the verdict is shadow then.",
     "policy": "Short hash of the effective policy that decided.",
     "source": "The event that caused the verdict.",
 }

@@ -17,7 +17,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """One answer of the guard. A pure function of the partition's events and the policy: no clock, no randomness.
 
     `count` is what was counted in calls, `threshold` the limit it reached; `evidence` holds the offsets of the calls
-    that were counted, newest last, at most 32.
+    that were counted, newest last, at most 32. `override` names what lets the call go on all the same: such a verdict
+    is `shadow`.
     """
 
     verdict_id: str
@@ -34,6 +35,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     paired_tool: str | None = None
     evidence: tuple[int, ...] = ()
     shadow: bool = False
+    override: str | None = None
     policy: str
     source: Source
 

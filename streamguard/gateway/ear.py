@@ -47,7 +47,9 @@ class _Ear:
     def hear(self, heard: Heard) -> None:
         """Tell those whom a verdict concerns."""
         verdict = heard.verdict
-        aborts = verdict.action == "abort" and not verdict.shadow
+        if verdict.shadow:
+            return  # recorded only: a call that waits gets another answer, behind it
+        aborts = verdict.action == "abort"
         for asked, call_id in self.asked.items():
             if not asked.done() and (aborts or verdict.call_id == call_id):
                 asked.set_result(heard)

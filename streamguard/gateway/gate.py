@@ -103,6 +103,4 @@ class Gate:
 def _answer(heard: Heard) -> Answer:
     verdict = heard.verdict
     raw = msgspec.Raw(heard.record.value)
-    if verdict.shadow:
-        return Answer(action="allow", decided_by="guard", verdict=raw)
     return Answer(action=verdict.action, message=verdict.message, decided_by="guard", verdict=raw)

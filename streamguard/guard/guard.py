@@ -15,9 +15,11 @@ from streamguard.events import Event, RunEnded, Source, ToolCall, ToolResult, ru
 from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
 from streamguard.guard.detectors import judge
 from streamguard.guard.outcome import kind_asked, kind_of, outcome_of, unknown_tool
-from streamguard.guard.run import Abort, EventIds, Run
+from streamguard.guard.rules import Rules
+from streamguard.guard.run import Abort, EventIds, Run, abort_of
 from streamguard.guard.runs import Capture, Runs
-from streamguard.guard.saying import abort_verdict, allow_verdict, finding_verdict
+from streamguard.guard.saying import abort_verdict, allow_verdict
+from streamguard.guard.shadow import in_shadow, weighed
 from streamguard.guard.signature import signature_of, tool_named
 from streamguard.guard.window import Call
 from streamguard.policy import Policy, PolicySet
@@ -65,11 +67,9 @@ class Guard:
     def __init__(
         self, policies: PolicySet | Policy, limits: Limits | None = None, counters: Counters | None = None
     ) -> None:
-        self.limits = limits or Limits()
         self.counters = counters or Counters()
-        self._waiting_limit = self.limits.waiting_calls
-        self._policies = policies
-        self._resolved: dict[str | None, tuple[Policy, str]] = {}
+        self._rules = Rules(policies)
+        self.limits = limits or Limits()
         self._runs = Runs(self._policy_of, self.limits.active_runs)
         self._active = self._runs.active
         self._latest: Run | None = None  # the run of the event before: it need not be moved to the end
@@ -99,8 +99,7 @@ class Guard:
         if run is None:
             run = self._runs.find(run_id) or self._begin(run_id, event.agent_id)
         if run is not self._latest or run.generation != self._runs.generation:
-            self._runs.touch(run)
-            self._latest = run
+            self._touch(run)
         agent_id = event.agent_id
         if agent_id is not None and agent_id != run.agent_id:
             run.follow(agent_id, *self._policy_of(agent_id))
@@ -113,6 +112,16 @@ class Guard:
         if type(event) is ToolResult:
             return self._result(run, event, source)
         return self._compaction(run)
+
+    def change(self, policies: PolicySet | Policy, limits: Limits | None = None) -> None:
+        """Judge by another policy, and other limits, from the next event on.
+
+        Each run goes over to it with its own next event, so that it does not matter which runs were kept packed.
+        """
+        self._rules = Rules(policies)
+        self.limits = limits or self.limits
+        self._runs.generation += 1  # every run is looked at once more
+        self._next_expiry = 0
 
     def attempts_left(self, event: Event) -> int:
         """Return how many outcomes the post-compaction guard still watches in this event's run; 0: not armed."""
@@ -156,22 +165,25 @@ class Guard:
     # runs
 
     def _begin(self, run_id: str, agent_id: str | None) -> Run:
-        run = Run(run_id, agent_id, *self._policy_of(agent_id))
+        run = Run(run_id, agent_id, *self._rules.of(agent_id))
+        run.rules = self._rules
         self._runs.add(run)
         self.counters.runs += 1
-        if len(self._runs) > self.limits.runs and (oldest := self._runs.oldest()) is not None:
+        while len(self._runs) > self.limits.runs and (oldest := self._runs.oldest()) is not None:
             self._runs.remove(oldest[0])
             self.counters.evicted_runs += 1
         return run
 
     def _policy_of(self, agent_id: str | None) -> tuple[Policy, str]:
-        if isinstance(self._policies, Policy) or agent_id not in self._policies.agents:
-            agent_id = None
-        known = self._resolved.get(agent_id)
-        if known is None:
-            policy = self._policies if isinstance(self._policies, Policy) else self._policies.of(agent_id)
-            known = self._resolved[agent_id] = (policy, policy.fingerprint)
-        return known
+        return self._rules.of(agent_id)
+
+    def _touch(self, run: Run) -> None:
+        """Note that the run of this event is another one than that of the event before, or is to be looked at anew."""
+        self._runs.touch(run)
+        self._latest = run
+        if run.rules is not self._rules:
+            run.follow(run.agent_id, *self._rules.of(run.agent_id))
+            run.rules = self._rules
 
     def _expire(self) -> None:
         """Forget runs that were idle for too long; the least recently active come first."""
@@ -210,13 +222,14 @@ class Guard:
         call = Call(tool.name, signature, event.call_id, kind, source.offset)
         finding = judge(policy, run.window, call) if policy.enabled else None
         verdicts: Sequence[Verdict] = SILENCE
-        if finding is not None and run.publishes(finding):  # before the call changes what was counted
-            verdicts = (finding_verdict(run, call, finding, event, source),)
+        if finding is not None:  # said before the call changes what was counted
+            override = self._rules.override(run.agent_id, call.tool, call.signature, self._time)
+            verdicts, finding = weighed(run, call, finding, override, event, source)
         elif event.gate:
             verdicts = (allow_verdict(run, event, source),)
         if finding is None or finding.action != "block":
             run.window.append(call)
-        if event.call_id is not None and run.waiting.add(event.call_id, call, self._waiting_limit):
+        if event.call_id is not None and run.waiting.add(event.call_id, call, self.limits.waiting_calls):
             self.counters.forgotten_calls += 1
         return verdicts
 
@@ -245,7 +258,11 @@ class Guard:
         count = watch.observe(call.signature, outcome, settled.offset)
         if count == 0:
             return SILENCE
-        abort = self._begin_abort(run, call, count, watch.offsets)
+        abort = abort_of(run, call, count, watch.offsets)
+        override = self._rules.override(run.agent_id, call.tool, call.signature, self._time)
+        if override is not None or in_shadow(run.policy, COMPACTION_LOOP_PERSISTED):
+            return (abort_verdict(run, abort, event.call_id, source, shadow=True, override=override),)
+        run.abort = abort
         return (abort_verdict(run, abort, event.call_id, source),)
 
     def _call_by_arguments(self, run: Run, event: ToolResult, offset: int) -> Call | None:
@@ -274,11 +291,6 @@ class Guard:
         return SILENCE
 
     # aborted runs
-
-    def _begin_abort(self, run: Run, call: Call, count: int, offsets: list[int]) -> Abort:
-        threshold = run.policy.compaction_window
-        run.abort = Abort(COMPACTION_LOOP_PERSISTED, call.tool, call.signature, count, threshold, tuple(offsets))
-        return run.abort
 
     def _call_after_abort(self, run: Run, abort: Abort, event: ToolCall, source: Source) -> Sequence[Verdict]:
         """Say it again at the 1st, 2nd, 4th, 8th ... call, and to whoever waits for an answer."""

@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_128_digest
 
-from streamguard.guard.compaction import CompactionWatch
+from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED, CompactionWatch
 from streamguard.guard.detectors import Finding, WarnKey
 from streamguard.guard.waiting import WaitingCalls
-from streamguard.guard.window import RunWindow
+from streamguard.guard.window import Call, RunWindow
 from streamguard.policy import Policy
 
-__all__ = ["Abort", "EventIds", "Run"]
+__all__ = ["Abort", "EventIds", "Run", "abort_of"]
 
 WARN_STEP: Final = 10
 """A warning is published again when its count has grown by this many calls."""
@@ -33,6 +33,12 @@ class Abort(msgspec.Struct, frozen=True):
     count: int
     threshold: int
     evidence: tuple[int, ...]
+
+
+def abort_of(run: Run, call: Call, count: int, offsets: list[int]) -> Abort:
+    """Return the abort of a run whose outcomes after a compaction were all the same."""
+    threshold = run.policy.compaction_window
+    return Abort(COMPACTION_LOOP_PERSISTED, call.tool, call.signature, count, threshold, tuple(offsets))
 
 
 class EventIds:
@@ -65,7 +71,7 @@ class Run:
 
     __slots__ = (
         "abort", "agent_id", "calls_after_abort", "event_ids", "fingerprint", "generation", "last_offset", "last_seen",
-        "policy", "run_id", "waiting", "warned", "watch", "window",
+        "policy", "rules", "run_id", "waiting", "warned", "watch", "window",
     )  # fmt: skip
 
     def __init__(self, run_id: str, agent_id: str | None, policy: Policy, fingerprint: str) -> None:
@@ -75,6 +81,7 @@ class Run:
         self.fingerprint = fingerprint
         self.last_seen = 0  # stream time of its last event, ms
         self.last_offset = 0  # of its last event
+        self.rules: object = None  # of the guard, that it last followed
         self.generation = -1  # of the newest capture since which it changed
         self.window = RunWindow(policy.history_size)
         self.waiting = WaitingCalls()
@@ -84,8 +91,8 @@ class Run:
         self.abort: Abort | None = None
         self.calls_after_abort = 0
 
-    def follow(self, agent_id: str, policy: Policy, fingerprint: str) -> None:
-        """Go on under another agent's policy, with the history so far."""
+    def follow(self, agent_id: str | None, policy: Policy, fingerprint: str) -> None:
+        """Go on under another policy, its agent's or another agent's, with the history so far."""
         self.agent_id = agent_id
         self.fingerprint = fingerprint
         if policy.history_size != self.policy.history_size:

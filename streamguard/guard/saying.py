@@ -13,10 +13,20 @@ from streamguard.verdicts import Verdict
 __all__ = ["abort_verdict", "allow_verdict", "finding_verdict"]
 
 
-def finding_verdict(run: Run, call: Call, finding: Finding, event: ToolCall, source: Source) -> Verdict:
-    """Warn of a call, or block it."""
+def finding_verdict(
+    run: Run,
+    call: Call,
+    finding: Finding,
+    event: ToolCall,
+    source: Source,
+    *,
+    number: int = 0,
+    shadow: bool = False,
+    override: str | None = None,
+) -> Verdict:
+    """Warn of a call, or block it; in shadow: say that we would."""
     return Verdict(
-        verdict_id=_verdict_id(source),
+        verdict_id=_verdict_id(source, number),
         run_id=run.run_id,
         agent_id=run.agent_id,
         call_id=event.call_id,
@@ -29,15 +39,19 @@ def finding_verdict(run: Run, call: Call, finding: Finding, event: ToolCall, sou
         signature=public_signature(call.tool, call.signature),
         paired_tool=finding.paired_tool,
         evidence=finding.evidence(),
+        shadow=shadow,
+        override=override,
         policy=run.fingerprint,
         source=source,
     )
 
 
-def abort_verdict(run: Run, abort: Abort, call_id: str | None, source: Source) -> Verdict:
-    """End a run, or say again that it was ended."""
+def abort_verdict(
+    run: Run, abort: Abort, call_id: str | None, source: Source, *, shadow: bool = False, override: str | None = None
+) -> Verdict:
+    """End a run, or say again that it was ended; in shadow: say that we would."""
     return Verdict(
-        verdict_id=_verdict_id(source),
+        verdict_id=_verdict_id(source, 0),
         run_id=run.run_id,
         agent_id=run.agent_id,
         call_id=call_id,
@@ -49,15 +63,17 @@ def abort_verdict(run: Run, abort: Abort, call_id: str | None, source: Source) -
         message=abort_message(abort.tool, abort.count),
         signature=public_signature(abort.tool, abort.signature),
         evidence=abort.evidence,
+        shadow=shadow,
+        override=override,
         policy=run.fingerprint,
         source=source,
     )
 
 
-def allow_verdict(run: Run, event: ToolCall, source: Source) -> Verdict:
+def allow_verdict(run: Run, event: ToolCall, source: Source, number: int = 0) -> Verdict:
     """Answer a call whose executor waits: nothing is wrong, or nothing that was not said already."""
     return Verdict(
-        verdict_id=_verdict_id(source),
+        verdict_id=_verdict_id(source, number),
         run_id=run.run_id,
         agent_id=run.agent_id,
         call_id=event.call_id,
@@ -68,6 +84,6 @@ def allow_verdict(run: Run, event: ToolCall, source: Source) -> Verdict:
     )
 
 
-def _verdict_id(source: Source) -> str:
-    """Name the verdict after its event; an event causes one verdict at the most, number 0."""
-    return f"{source.partition}-{source.offset}-0"
+def _verdict_id(source: Source, number: int) -> str:
+    """Name the verdict after its event. All but the first about an event come behind one in shadow."""
+    return f"{source.partition}-{source.offset}-{number}"

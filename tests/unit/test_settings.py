@@ -12,7 +12,8 @@ import pytest
 
 from streamguard.errors import SettingsFileError
 from streamguard.policy import Policy
-from streamguard.policy_file import FIELDS, load_policy_file
+from streamguard.policy_block import FIELDS
+from streamguard.policy_file import load_policy_file
 from streamguard.settings import SECRETS, KafkaSettings, Settings
 from streamguard.settings_file import load_service
 

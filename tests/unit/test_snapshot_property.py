@@ -74,17 +74,43 @@ def judge(guard: Guard, event: Event, offset: int, clock: Clock = steady) -> lis
     return [encode_verdict(verdict) for verdict in guard.observe(event, Source("t", 0, offset, clock(offset)))]
 
 
-def with_agents(policy: Policy) -> PolicySet:
+def with_agents(policy: Policy, more: int = 0) -> PolicySet:
     """Return a policy set in which agents differ: a run that changes hands has a window of another size."""
     block = {
         "enabled": policy.enabled,
-        "historySize": policy.history_size,
+        "historySize": policy.history_size + more,
         "warningThreshold": policy.warning_threshold,
         "criticalThreshold": policy.critical_threshold,
         "unknownToolThreshold": policy.unknown_tool_threshold,
         "postCompactionGuard": {"windowSize": policy.compaction_window},
     }
     return PolicySet(block, {"a0": {"historySize": policy.history_size + 3}, "a1": {"historySize": 2}})
+
+
+class Timeline:
+    """Which policy and limits are in force from which offset on."""
+
+    def __init__(self, policy: Policy, limits: Limits, changes: list[int]) -> None:
+        self._limits = limits
+        self._sets = {
+            offset: (with_agents(policy, 2 * number % 5), number) for number, offset in enumerate([0, *sorted(changes)])
+        }
+
+    def guard(self, offset: int, **limits: int) -> Guard:
+        """Return a guard as of before the event at an offset."""
+        policies, number = self._sets[max(at for at in self._sets if at < offset or at == 0)]
+        return Guard(policies, self._limited(number, **limits))
+
+    def judge(self, guard: Guard, event: Event, offset: int, clock: Clock) -> list[bytes]:
+        """Judge one event, by what is in force at it."""
+        if offset in self._sets:
+            policies, number = self._sets[offset]
+            guard.change(policies, self._limited(number, active_runs=guard.limits.active_runs))
+        return judge(guard, event, offset, clock)
+
+    def _limited(self, number: int, **limits: int) -> Limits:
+        runs = max(1, self._limits.runs - number)
+        return msgspec.structs.replace(self._limits, **{"runs": runs, **limits})
 
 
 class Topic:
@@ -116,13 +142,16 @@ class Topic:
 def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
     policy: Policy, limits: Limits, parts: list[list[Event]], choice: random.Random, clock: Clock
 ) -> None:
-    """Checkpoints that are written while events come, given up, cut off by crashes: the verdicts are the same."""
-    events = interleaved(parts, choice)
-    policies = with_agents(policy)
-    undisturbed = Guard(policies, msgspec.structs.replace(limits, active_runs=1000))
-    expected = [judge(undisturbed, event, offset, clock) for offset, event in enumerate(events)]
+    """Checkpoints that are written while events come, given up, cut off by crashes: the verdicts are the same.
 
-    topic, guard, offset = Topic(), Guard(policies, limits), 0
+    The policy changes on the way; whoever is restored judges each event by the policy that was in force at it.
+    """
+    events = interleaved(parts, choice)
+    timeline = Timeline(policy, limits, [choice.randrange(len(events) + 1) for _ in range(choice.randrange(4))])
+    undisturbed = timeline.guard(0, active_runs=1000)
+    expected = [timeline.judge(undisturbed, event, offset, clock) for offset, event in enumerate(events)]
+
+    topic, guard, offset = Topic(), timeline.guard(0), 0
     said: list[list[bytes]] = [[] for _ in events]
     disturbances = 30  # no more: the events must come to their end, whatever is chosen
     while offset < len(events):
@@ -134,17 +163,17 @@ def test_a_restored_guard_goes_on_as_if_nothing_had_happened(
             while some := capture.write(choice.randint(1, 2)):
                 changes.update(some)
                 if offset < len(events) and choice.random() < 0.7:
-                    said[offset] = judge(guard, events[offset], offset, clock)
+                    said[offset] = timeline.judge(guard, events[offset], offset, clock)
                     offset += 1
             if choice.random() < 0.8:
                 topic.apply(changes, begun, time)
             else:
                 guard.give_up(capture)
         elif what < 0.15:  # a crash: whoever comes next starts from the topic
-            guard, offset = Guard(policies, limits), topic.position
+            guard, offset = timeline.guard(topic.position), topic.position
             guard.restore(topic.snapshots.items(), topic.time)
         else:
-            said[offset] = judge(guard, events[offset], offset, clock)
+            said[offset] = timeline.judge(guard, events[offset], offset, clock)
             offset += 1
 
     assert expected == said
