@@ -83,13 +83,15 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The topics. `partitions`, `replication_factor` and `retention_hours` count when they are created.
 
-    Without a name the state topic is `streamguard.<group>.state`: see `Settings.state_topic`.
+    Without a name the state topic is `streamguard.<group>.state`, see `Settings.state_topic`; and the policies topic
+    `streamguard.<group>.policies`.
     """
 
     events: TopicName = "agent.events"
     verdicts: TopicName = "agent.verdicts"
     dead_letters: TopicName = "agent.events.dlq"
     state: TopicName | None = None
+    policies: TopicName | None = None
     partitions: Positive = 6
     replication_factor: Positive = 1
     retention_hours: Positive = 720
@@ -117,6 +119,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     delivery_timeout_seconds: Seconds = 60.0
     stuck_timeout_seconds: Annotated[float, Meta(ge=1)] = 120.0
     status_file: Name | None = None
+    policy_check_seconds: Seconds = 1.0
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,6 +210,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def state_topic(self) -> str:
         """The topic of this group's checkpoints."""
         return self.topics.state or f"streamguard.{self.worker.group}.state"
+
+    @property
+    def policies_topic(self) -> str:
+        """The topic of the rulesets by which this group judges, and from which event on each is in force."""
+        return self.topics.policies or f"streamguard.{self.worker.group}.policies"
 
     def transactional_id(self, partition: int) -> str:
         """Return the name by which the writer of one shard is known to the brokers, whichever worker it is."""

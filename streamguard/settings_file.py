@@ -167,8 +167,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"worker.heartbeat_interval_ms is {worker.heartbeat_interval_ms}; allowed: at most a third of "
             f"worker.session_timeout_ms ({worker.session_timeout_ms})"
         )
-    if len({topics.events, topics.verdicts, topics.dead_letters, settings.state_topic}) < 4:  # noqa: PLR2004 - topics
-        yield "topics.events, topics.verdicts, topics.dead_letters and topics.state must be four different topics"
+    names = (topics.events, topics.verdicts, topics.dead_letters, settings.state_topic, settings.policies_topic)
+    if len(set(names)) < len(names):
+        yield (
+            "topics.events, topics.verdicts, topics.dead_letters, topics.state and topics.policies must be five "
+            "different topics"
+        )
     yield from _half_keys(settings.signing)
     yield from _open_gateway(settings.gateway)
 

@@ -14,6 +14,7 @@ import structlog
 
 from streamguard.cli.service import load, service_options, worker_options
 from streamguard.cli.signals import obey_signals
+from streamguard.policy_file import load_policy_file
 
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
@@ -45,6 +46,9 @@ def command(
 ) -> None:
     """Read events, judge them, publish verdicts, until SIGTERM or SIGINT.
 
+    The policy file is watched: a valid change is taken within seconds, at an offset that each partition records; an
+    invalid one is refused, and the old policy stays. Other settings are read once.
+
     The first signal drains: what was judged is acknowledged and written down. A second one ends the process at once;
     nothing is lost by that either, since whoever goes on starts from the last checkpoint.
 
@@ -73,11 +77,15 @@ def command(
             "rolling detectors are off for agents without a block of their own",
             hint="policy.enabled = true turns them on: --config config/streamguard.toml, or --policy FILE",
         )
-    from streamguard.stream.worker import Worker  # noqa: PLC0415 - Kafka clients load only when they are used
+    from streamguard.stream.policy_watch import PolicyFile  # noqa: PLC0415 - Kafka clients load only when used
+    from streamguard.stream.worker import Worker  # noqa: PLC0415
+
+    file = policy or config or (Path(named) if (named := os.environ.get("STREAMGUARD_CONFIG")) else None)
+    watched = PolicyFile(file, lambda: load_policy_file(file).policies, policies) if file is not None else None
 
     async def serve() -> None:
         structlog.contextvars.bind_contextvars(pid=os.getpid())
-        worker = Worker(settings, policies)
+        worker = Worker(settings, policies, watched)
         obey_signals(worker.stop, log)
         await worker.run()
 

@@ -25,6 +25,7 @@ from streamguard.stream.refusal import as_error
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
     from streamguard.stream.opening import Lost, Opener
+    from streamguard.stream.ruleset import Ruleset
 
 __all__ = ["Assignment"]
 
@@ -52,14 +53,13 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         new_opener: Callable[[Lost], Opener],
         failed: asyncio.Future[None],
         worker: WorkerSettings,
-        policy: str,
     ) -> None:
         self.held: dict[TopicPartition, Held] = {}
         self.assigned: set[TopicPartition] = set()
         self.ready = asyncio.Event()
         self.rebalancing_since: float | None = asyncio.get_running_loop().time()
         self.opener = new_opener(self.lost)
-        self.checkpoints = Checkpoints(consumer, self._fail, worker, policy)
+        self.checkpoints = Checkpoints(consumer, self._fail, worker)
         self._consumer = consumer
         self._failed = failed
         self._worker = worker
@@ -127,6 +127,14 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             if not goes_on and self.held.get(held.events) is held:
                 self._reopen(held)
 
+    async def judge_by(self, ruleset: Ruleset, seconds: float) -> None:
+        """Bring a ruleset in force at every shard that goes by another one, at the event that it has come to.
+
+        Not where verdicts of a predecessor still have to come out again: they were found by what was in force then.
+        """
+        due = [held for held in self.held.values() if held.ruleset.fingerprint != ruleset.fingerprint]
+        await asyncio.gather(*(self._change(held, ruleset, seconds) for held in due if not held.said))
+
     def out_of_range(self, positions: Iterable[TopicPartition]) -> None:
         """Hear that the broker has no events at these positions (any more). Opening anew finds out where to go on."""
         for partition in positions:
@@ -164,6 +172,20 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
             await held.outbox.close()
             if goes_on and len(held.outbox) == 0:
                 self._kept[held.events] = held
+
+    async def _change(self, held: Held, ruleset: Ruleset, seconds: float) -> None:
+        """Write down that a ruleset is in force from here on, then judge by it. What comes meanwhile waits."""
+        try:
+            self._consumer.pause(held.events)
+        except IllegalStateError:
+            return  # the group has moved on
+        goes_on = await self.checkpoints.change(held, ruleset, seconds)
+        if self.held.get(held.events) is not held:
+            return
+        if not goes_on:
+            self._reopen(held)
+        elif not held.paused:
+            self._consumer.resume(held.events)
 
     def _reopen(self, held: Held, *, write_down: bool = False) -> None:
         """Open a shard anew that we hold as far as we know; first write down what it knows, or drop that."""
@@ -250,9 +272,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         if kept is not None and await self.checkpoints.write(kept, seconds, always=True):
             return self.opener.renewed(kept)
         held = await self.opener.open(partition.partition)
-        if held.marker is not None:
+        if held.marker is not None and held.change is None:
             return held
-        # The first checkpoint tells every later restore where this group's verdicts begin.
+        # The first checkpoint tells every later restore where this group's verdicts begin, and what is in force.
         written = False
         try:
             written = await self.checkpoints.write(held, seconds, always=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,9 @@ import msgspec
 from streamguard.errors import SnapshotVersionError
 from streamguard.guard.runs import Change
 from streamguard.stream.brokers import Fenced
+from streamguard.stream.journal import PolicyChange, change_records
 from streamguard.stream.producer import Record
+from streamguard.stream.ruleset import Ruleset
 
 if TYPE_CHECKING:
     from streamguard.stream.held import Held
@@ -30,7 +33,8 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """The last record of a checkpoint: what the runs before it on the state topic are the state of.
 
     `position` is the next event to judge; `verdicts` an offset of the verdict topic before which everything is about
-    earlier events; `time` the stream time in milliseconds. The rest is for people who look at the topic.
+    earlier events; `time` the stream time in milliseconds; `policy` the fingerprint of the ruleset in force from
+    `position` on. The rest is for people who look at the topic.
     """
 
     version: int = VERSION
@@ -61,23 +65,29 @@ def decode_marker(value: bytes) -> Marker:
     return _decode(value)
 
 
-async def write_checkpoint(held: Held, policy: str) -> Marker:
-    """Write what changed since the last checkpoint.
+async def write_checkpoint(held: Held, ruleset: Ruleset | None = None) -> Marker:
+    """Write what changed since the last checkpoint; with a ruleset, that it is in force from here on.
 
     1. note the position, and begin to capture the runs as they are there;
     2. wait until every verdict about events before it is acknowledged;
-    3. in one transaction: the runs that changed, tombstones of those that are over, and the marker.
+    3. in one transaction: the runs that changed, tombstones of those that are over, the change of what is in force if
+       there is one, and the marker.
 
     Committing the position for the group is left to the caller: the marker is what a restore goes by.
     Raises `Fenced` if the shard was taken over, `TimeoutError` if the caller's deadline passed. After a failure in step
     3 the shard must be opened anew; before, nothing has happened.
     """
+    position = held.shard.position
+    change = held.change
+    if ruleset is not None:
+        change = PolicyChange(offset=position, ruleset=ruleset.fingerprint, time=time.time_ns() // 1_000_000)
+    in_force = ruleset or held.ruleset
     marker = Marker(
-        position=held.shard.position,
+        position=position,
         verdicts=held.said.verdicts_before(held.delivery.end),
         time=held.shard.guard.time,
         runs=len(held.shard.guard),
-        policy=policy,
+        policy=in_force.fingerprint,
         epoch=held.producer.epoch,
     )
     capture = held.shard.guard.capture()
@@ -89,10 +99,14 @@ async def write_checkpoint(held: Held, policy: str) -> Marker:
             held.shard.guard.give_up(capture)
     if not delivered:
         raise Fenced("answers can no longer be delivered")
-    async with held.producer.transaction(held.state, held.verdicts) as transaction:
+    journal = () if change is None else (held.policies,)
+    async with held.producer.transaction(held.state, held.verdicts, *journal) as transaction:
+        if change is not None:
+            await transaction.write(change_records(change, in_force), held.policies)
         while changes := capture.write(WRITE_RUNS):
             await transaction.write(_records(changes))
         await transaction.write([Record(MARKER_KEY, _encode(marker))])
+    held.change = None
     return marker
 
 

@@ -15,6 +15,7 @@ from streamguard.stream.brokers import Fenced, may_be_repeated
 from streamguard.stream.checkpoint import write_checkpoint
 from streamguard.stream.held import Held
 from streamguard.stream.refusal import as_error
+from streamguard.stream.ruleset import Ruleset
 
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
@@ -33,13 +34,10 @@ MARKER_SECONDS: Final = 3600.0
 class Checkpoints:
     """Writes checkpoints of shards, and commits. `fail` hears of what no other worker could write down either."""
 
-    def __init__(
-        self, consumer: AIOKafkaConsumer, fail: Callable[[Exception], None], worker: WorkerSettings, policy: str
-    ) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, fail: Callable[[Exception], None], worker: WorkerSettings) -> None:
         self._consumer = consumer
         self._fail = fail
         self._worker = worker
-        self._policy = policy
 
     def due(self, held: Held) -> bool:
         """Tell whether a shard has judged enough, or has waited long enough, for its next checkpoint."""
@@ -49,8 +47,10 @@ class Checkpoints:
         interval = self._worker.checkpoint_interval_seconds if moved else MARKER_SECONDS
         return moved >= self._worker.checkpoint_events or age >= interval
 
-    async def write(self, held: Held, seconds: float, *, always: bool = False) -> bool:
+    async def write(self, held: Held, seconds: float, *, always: bool = False, ruleset: Ruleset | None = None) -> bool:
         """Write a checkpoint within a deadline, and commit; without `always`, only if there is something to write.
+
+        With a ruleset: that it is in force from there on.
 
         Tell whether the shard may go on: False means that it was taken over or that nobody knows what was written.
         """
@@ -61,7 +61,7 @@ class Checkpoints:
                 held.producer.raise_if_given_up()
                 if not always and held.marker is not None and held.marker.position == held.shard.position:
                     return True
-                held.marker = await write_checkpoint(held, self._policy)
+                held.marker = await write_checkpoint(held, ruleset)
                 held.marked_at = loop.time()
         except (Fenced, KafkaError, TimeoutError) as error:
             return self._given_up(held, error, seconds)
@@ -71,6 +71,25 @@ class Checkpoints:
         )  # fmt: skip
         await self.commit(held)
         return True
+
+    async def change(self, held: Held, ruleset: Ruleset, seconds: float) -> bool:
+        """Write down that a ruleset is in force from here on, and judge by it; until then nothing is judged.
+
+        Tell whether the shard may go on, as `write` does.
+        """
+        held.changing = True
+        try:
+            goes_on = await self.write(held, seconds, always=True, ruleset=ruleset)
+            if held.marker is not None and held.marker.policy == ruleset.fingerprint:
+                held.shard.change(ruleset)
+                held.ruleset = ruleset
+                log.info(
+                    "policy in force", partition=held.events.partition, offset=held.marker.position,
+                    ruleset=ruleset.fingerprint,
+                )  # fmt: skip
+        finally:
+            held.changing = False
+        return goes_on
 
     async def commit(self, held: Held) -> None:
         """Commit the position of the newest checkpoint. A refusal means that the group has moved on."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from aiokafka import TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 
 from streamguard.stream.checkpoint import Marker
 from streamguard.stream.delivery import KafkaDelivery
+from streamguard.stream.journal import PolicyChange
 from streamguard.stream.outbox import Outbox
 from streamguard.stream.producer import FencedProducer
+from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.said import Said
 from streamguard.stream.shard import Shard
 
@@ -17,15 +19,16 @@ __all__ = ["Held", "Partitions"]
 
 
 class Partitions:
-    """The three partitions of one number that belong to one shard."""
+    """The four partitions of one number that belong to one shard."""
 
-    __slots__ = ("events", "number", "state", "verdicts")
+    __slots__ = ("events", "number", "policies", "state", "verdicts")
 
-    def __init__(self, number: int, *, events: str, verdicts: str, state: str) -> None:
+    def __init__(self, number: int, *, events: str, verdicts: str, state: str, policies: str) -> None:
         self.number = number
         self.events = TopicPartition(events, number)
         self.verdicts = TopicPartition(verdicts, number)
         self.state = TopicPartition(state, number)
+        self.policies = TopicPartition(policies, number)
 
 
 class Held:
@@ -40,15 +43,21 @@ class Held:
         delivery: KafkaDelivery,
         outbox: Outbox,
         said: Said,
+        ruleset: Ruleset,
     ) -> None:
         self.events = partitions.events
         self.state = partitions.state
         self.verdicts = partitions.verdicts
+        self.policies = partitions.policies
         self.shard = shard
         self.producer = producer
         self.delivery = delivery
         self.outbox = outbox
         self.said = said
+        self.ruleset = ruleset  # in force
+        self.change: PolicyChange | None = None  # to be written down with the next checkpoint
+        self.changing = False  # nothing is judged until it is: what is read meanwhile goes to the backlog
+        self.backlog: list[ConsumerRecord] = []
         self.marker: Marker | None = None  # of the newest checkpoint
         self.marked_at = 0.0  # when that was, by the event loop's clock
         self.paused = False  # too much is not acknowledged

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import msgspec
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streamguard.guard import Counters, Guard, Limits
-from streamguard.policy import PolicySet
+from streamguard.guard import Counters, Guard
 from streamguard.stream.brokers import Brokers
 from streamguard.stream.checkpoint import Marker
 from streamguard.stream.delivery import DeadLetters, KafkaDelivery
 from streamguard.stream.held import Held, Partitions
+from streamguard.stream.journal import Journal, PolicyChange, read_journal
 from streamguard.stream.outbox import Outbox
 from streamguard.stream.position import Bounds, Place, find_place
 from streamguard.stream.producer import FencedProducer
 from streamguard.stream.restore import LogReader, Restored, read_said, read_state
+from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.said import Said
 from streamguard.stream.shard import Shard
 
@@ -49,14 +52,15 @@ class Clients(NamedTuple):
 class Opener:
     """Opens shards. `lost` is called when an open shard can no longer deliver what it says.
 
-    `counters` and `refused` (records that are not judged, by reason) count for all shards, since the worker started.
+    `wanted` tells the ruleset that a shard without a past begins with. `counters` and `refused` (records that are not
+    judged, by reason) count for all shards, since the worker started.
     """
 
     def __init__(
         self,
         clients: Clients,
         settings: Settings,
-        policies: PolicySet,
+        wanted: Callable[[], Ruleset],
         lost: Lost,
         signer: Signer | None = None,
     ) -> None:
@@ -64,7 +68,7 @@ class Opener:
         self.refused: Counter[str] = Counter()
         self._clients = clients
         self._settings = settings
-        self._policies = policies
+        self._wanted = wanted
         self._lost = lost
         self._signer = signer
 
@@ -80,16 +84,19 @@ class Opener:
         await producer.open([partitions.state, partitions.verdicts])
         async with self._reader(partitions) as reader:
             restored = await read_state(reader, partitions.state)
+            journal = await read_journal(reader, partitions.policies, self._settings.limits.active_runs)
             place = await self._place(reader, partitions.events, restored.marker)
             verdicts = await reader.bounds(partitions.verdicts)
             said = await _said(reader, partitions.verdicts, verdicts, restored.marker, place)
-        shard = self._shard(number, restored, place)
+        ruleset = self._in_force(number, journal, restored.marker, place)
+        shard = self._shard(number, restored, place, ruleset)
         delivery = KafkaDelivery(
             producer, partitions.verdicts, self._clients.dead_letters, self._signer, end=verdicts.end
         )
         outbox = self._outbox(partitions.events, delivery)
-        held = Held(partitions, shard, producer=producer, delivery=delivery, outbox=outbox, said=said)
+        held = Held(partitions, shard, producer=producer, delivery=delivery, outbox=outbox, said=said, ruleset=ruleset)
         held.marker = None if place.anew else restored.marker
+        held.change = _change(ruleset, journal, restored.marker, place)
         held.marked_at = loop.time()
         log.info(
             "partition restored", partition=number, position=place.position, runs=len(shard.guard),
@@ -105,11 +112,19 @@ class Opener:
     # its parts
 
     def _reader(self, partitions: Partitions) -> LogReader:
-        return LogReader(self._settings.kafka, partitions.events, partitions.verdicts, partitions.state)
+        return LogReader(
+            self._settings.kafka, partitions.events, partitions.verdicts, partitions.state, partitions.policies
+        )
 
     def _partitions(self, number: int) -> Partitions:
         topics = self._settings.topics
-        return Partitions(number, events=topics.events, verdicts=topics.verdicts, state=self._settings.state_topic)
+        return Partitions(
+            number,
+            events=topics.events,
+            verdicts=topics.verdicts,
+            state=self._settings.state_topic,
+            policies=self._settings.policies_topic,
+        )
 
     def _producer(self, number: int) -> FencedProducer:
         settings = self._settings
@@ -128,31 +143,47 @@ class Opener:
             name=f"outbox-{events.partition}",
         )
 
-    def _shard(self, number: int, restored: Restored, place: Place) -> Shard:
-        limits = self._settings.limits
-        guard = Guard(
-            self._policies,
-            Limits(
-                runs=limits.runs,
-                active_runs=limits.active_runs,
-                idle_ms=limits.idle_seconds * 1000,
-                waiting_calls=limits.waiting_calls,
-            ),
-            self.counters,
-        )
+    def _in_force(self, number: int, journal: Journal, marker: Marker | None, place: Place) -> Ruleset:
+        """Return what the next event is to be judged by: what the last checkpoint says, though another is wanted now.
+
+        A predecessor may have judged beyond it already; its verdicts there are to come out again.
+        """
+        if marker is None or place.anew:
+            return self._wanted()
+        ruleset = journal.rulesets.get(marker.policy)
+        if ruleset is None:
+            log.warning("the ruleset of the checkpoint is not known, going on with ours", partition=number,
+                        policy=marker.policy)  # fmt: skip
+        return ruleset or self._wanted()
+
+    def _shard(self, number: int, restored: Restored, place: Place, ruleset: Ruleset) -> Shard:
+        guard = Guard(ruleset.policies, ruleset.guard_limits, self.counters)
         if restored.marker is not None:
             guard.restore(((key.decode(), value) for key, value in restored.snapshots.items()), restored.marker.time)
         if place.anew:
             guard.forget_all()  # the next checkpoint takes them off the state topic
         return Shard(
             number, guard, place.position, self.refused,
-            record_bytes=limits.record_bytes, json_depth=limits.json_depth,
+            record_bytes=ruleset.limits.record_bytes, json_depth=ruleset.limits.json_depth,
         )  # fmt: skip
 
     async def _place(self, reader: LogReader, events: TopicPartition, marker: Marker | None) -> Place:
         committed: int | None = await self._clients.consumer.committed(events)
         checkpoint = None if marker is None else marker.position
         return find_place(self._settings, events, await reader.bounds(events), committed, checkpoint)
+
+
+def _change(ruleset: Ruleset, journal: Journal, marker: Marker | None, place: Place) -> PolicyChange | None:
+    """Return what the journal must say before a shard goes on; None if it does already."""
+    now = time.time_ns() // 1_000_000
+    change = PolicyChange(offset=place.position, ruleset=ruleset.fingerprint, time=now)
+    if marker is None or place.anew:
+        return msgspec.structs.replace(change, anew=True)
+    if marker.policy != ruleset.fingerprint or not journal.changes:
+        return msgspec.structs.replace(change, carried=True)
+    if marker.position != place.position:
+        return msgspec.structs.replace(change, skipped_from=marker.position)
+    return None
 
 
 async def _said(

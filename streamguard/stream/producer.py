@@ -53,10 +53,10 @@ class Transaction:
         self._producer = producer
         self._partition = partition
 
-    async def write(self, records: Iterable[Record]) -> None:
-        """Append records; they become visible when the transaction ends."""
+    async def write(self, records: Iterable[Record], partition: TopicPartition | None = None) -> None:
+        """Append records, to the first of its partitions unless told; they become visible when the transaction ends."""
         transactional = bool(self._producer.transactional_id)
-        await self._producer.write(self._partition, records, transactional=transactional)
+        await self._producer.write(partition or self._partition, records, transactional=transactional)
 
 
 class FencedProducer:
@@ -117,7 +117,7 @@ class FencedProducer:
 
     @asynccontextmanager
     async def transaction(self, *partitions: TopicPartition) -> AsyncIterator[Transaction]:
-        """Write records to the first of the partitions: all become visible, or none.
+        """Write records to these partitions: all become visible, or none.
 
         The other partitions are part of the transaction too: its end carries our epoch to their leaders. If the block
         raises, or is cancelled, the transaction stays open until the shard is opened anew. Raises `Fenced`.

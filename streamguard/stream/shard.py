@@ -14,6 +14,7 @@ from streamguard.errors import RecordTooLargeError, UnreadableRecordError
 from streamguard.events import MSGPACK, Compaction, Source, decode_event
 from streamguard.guard import Guard
 from streamguard.stream.deadletter import DeadLetter, dead_letter
+from streamguard.stream.ruleset import Ruleset
 from streamguard.verdicts import Verdict
 
 __all__ = ["Shard", "Slice"]
@@ -56,6 +57,12 @@ class Shard:
         self._record_bytes = record_bytes
         self._json_depth = json_depth
         self._log = log.bind(partition=partition)
+
+    def change(self, ruleset: Ruleset) -> None:
+        """Judge by another ruleset from the next record on."""
+        self.guard.change(ruleset.policies, ruleset.guard_limits)
+        self._record_bytes = ruleset.limits.record_bytes
+        self._json_depth = ruleset.limits.json_depth
 
     def judge(self, records: Sequence[ConsumerRecord], start: int, seconds: float) -> Slice:
         """Judge records from index `start` on, for about `seconds`: then other tasks get their turn."""

@@ -61,7 +61,7 @@ async def create_topics(settings: Settings) -> dict[str, str]:
         await started(admin, settings.kafka)
         counts = await _partition_counts(admin, settings)
         wanted = topics.partitions
-        for name in (topics.events, topics.verdicts, settings.state_topic):
+        for name in (topics.events, topics.verdicts, settings.state_topic, settings.policies_topic):
             if name in counts and counts[name] != wanted:
                 raise TopicMismatchError(
                     f"topic {name} exists with {counts[name]} partitions, but {wanted} are wanted (topics.partitions). "
@@ -90,11 +90,11 @@ async def check_topics(settings: Settings) -> PartitionCounts:
     counts = await _looked_at(settings)
     _raise_if_missing(settings, [name for name in _names(settings) if name not in counts])
     events = counts[topics.events]
-    for name in (topics.verdicts, settings.state_topic):
+    for name in (topics.verdicts, settings.state_topic, settings.policies_topic):
         if counts[name] != events:
             raise TopicMismatchError(
                 f"{topics.events} has {events} partitions and {name} has {counts[name]}: "
-                "verdicts and state go to the partition number of their events, so they must be equal"
+                "verdicts, state and policies go to the partition number of their events, so they must be equal"
             )
     return PartitionCounts(events, counts[topics.dead_letters])
 
@@ -144,7 +144,7 @@ def _raise_if_missing(settings: Settings, missing: list[str]) -> None:
 
 def _names(settings: Settings) -> tuple[str, ...]:
     topics = settings.topics
-    return (topics.events, topics.verdicts, topics.dead_letters, settings.state_topic)
+    return (topics.events, topics.verdicts, topics.dead_letters, settings.state_topic, settings.policies_topic)
 
 
 def _wanted(settings: Settings) -> list[NewTopic]:
@@ -165,6 +165,7 @@ def _wanted(settings: Settings) -> list[NewTopic]:
             max_message_bytes=str(DEAD_LETTER_BYTES),
         ),
         topic(settings.state_topic, **STATE_CONFIGS),
+        topic(settings.policies_topic, cleanup_policy="compact"),
     ]
 
 

@@ -20,12 +20,14 @@ from streamguard.stream.kafka import close, make_brokers, make_consumer, make_de
 from streamguard.stream.leaving import close_member
 from streamguard.stream.opening import Clients, Lost, Opener
 from streamguard.stream.refusal import as_error
+from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.status import WRITE_SECONDS, StatusFile, status_of
 from streamguard.stream.topics import check_topics
 from streamguard.stream.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
+    from streamguard.stream.policy_watch import PolicyFile
 
 __all__ = ["Worker"]
 
@@ -50,12 +52,13 @@ class Worker:
     `StreamguardError` if it cannot start or go on.
     """
 
-    def __init__(self, settings: Settings, policies: PolicySet) -> None:
+    def __init__(self, settings: Settings, policies: PolicySet, policy_file: PolicyFile | None = None) -> None:
         self.settings = settings
+        self.ruleset = Ruleset(policies, settings.limits)  # wanted; a shard says itself what is in force there
         self.verdicts: Counter[str] = Counter()  # published, by action
         self.dead_letters = 0
         self.judged = 0  # records, readable or not
-        self._policies = policies
+        self._policy_file = policy_file
         keys = signing_keys(settings.signing)
         self._signer = Signer(keys[0]) if keys else None
         self._status_file = StatusFile(settings.worker.status_file) if settings.worker.status_file else None
@@ -101,7 +104,9 @@ class Worker:
         settings = self.settings
         counts = await check_topics(settings)
         consumer = make_consumer(settings.kafka, settings.worker)
-        brokers = make_brokers(settings.kafka, (settings.topics.verdicts, settings.state_topic))
+        brokers = make_brokers(
+            settings.kafka, (settings.topics.verdicts, settings.state_topic, settings.policies_topic)
+        )
         dead_letters = make_dead_letter_producer(settings.kafka)
         clients = (brokers, dead_letters, consumer)
         try:
@@ -125,9 +130,9 @@ class Worker:
         settings = self.settings
 
         def new_opener(lost: Lost) -> Opener:
-            return Opener(clients, settings, self._policies, lost, self._signer)
+            return Opener(clients, settings, lambda: self.ruleset, lost, self._signer)
 
-        assignment = Assignment(clients.consumer, new_opener, failed, settings.worker, self._policies.fingerprint)
+        assignment = Assignment(clients.consumer, new_opener, failed, settings.worker)
         clients.consumer.subscribe([settings.topics.events], listener=assignment)
         self.assignment = assignment
         self._ready.set()
@@ -139,10 +144,11 @@ class Worker:
         watchdog = Watchdog(consumer, assignment, self.settings)
         pump = asyncio.create_task(self._pump(consumer, assignment, watchdog), name="pump")
         checkpoints = asyncio.create_task(self._checkpoint_regularly(assignment), name="checkpoints")
+        policy = asyncio.create_task(self._watch_policy(), name="policy")
         watching = asyncio.create_task(watchdog.watch(), name="watchdog")
         telling = asyncio.create_task(self._tell(consumer, assignment, watchdog), name="status")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
-        tasks: tuple[asyncio.Task[Any], ...] = (pump, checkpoints, watching, telling, stopping)
+        tasks: tuple[asyncio.Task[Any], ...] = (pump, checkpoints, policy, watching, telling, stopping)
         try:
             waited: set[asyncio.Future[Any]] = {*tasks, failed}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +157,7 @@ class Worker:
             await asyncio.wait({pump}, timeout=grace / 8)
             # Waits for checkpoints that are being written: half of one is none. What is left is for closing clients.
             await assignment.close(grace * 3 / 8)
-            for done in (failed, watching, pump, checkpoints, telling):
+            for done in (failed, watching, pump, checkpoints, policy, telling):
                 if done.done():
                     _raise_failure(done)
         finally:
@@ -175,7 +181,17 @@ class Worker:
     async def _checkpoint_regularly(self, assignment: Assignment) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_TICK_SECONDS)
-            await assignment.checkpoint_all(self.settings.worker.checkpoint_timeout_seconds)
+            seconds = self.settings.worker.checkpoint_timeout_seconds
+            await assignment.judge_by(self.ruleset, seconds)
+            await assignment.checkpoint_all(seconds)
+
+    async def _watch_policy(self) -> None:
+        """Take what the policy file says whenever it changes; what is wrong is told, and changes nothing."""
+        while True:
+            await asyncio.sleep(self.settings.worker.policy_check_seconds)
+            policies = self._policy_file.changed() if self._policy_file is not None else None
+            if policies is not None:
+                self.ruleset = Ruleset(policies, self.settings.limits)
 
     async def _pump(self, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> None:
         """Read and judge; never waits for anything but records."""
@@ -184,6 +200,10 @@ class Worker:
             fetched = await self._fetch(consumer, assignment)
             # What was fetched is for the shards of this moment: one that is opened meanwhile starts elsewhere.
             held = {partition: assignment.held[partition] for partition in fetched if partition in assignment.held}
+            for shard in list(assignment.held.values()):
+                if shard.backlog and not shard.changing:
+                    backlog, shard.backlog = shard.backlog, []
+                    await self._judge(shard, backlog, assignment)
             for partition, shard in held.items():
                 await self._judge(shard, fetched[partition], assignment)
             self._throttle(consumer, assignment)
@@ -214,6 +234,9 @@ class Worker:
         """Judge in slices; between two, heartbeats and acknowledgements get their turn."""
         start = 0
         while start < len(records) and assignment.held.get(held.events) is held:
+            if held.changing:
+                held.backlog += records[start:]
+                return
             done = held.shard.judge(records, start, self.settings.worker.slice_ms / 1000)
             self.judged += done.next - start
             start = done.next
@@ -228,7 +251,7 @@ class Worker:
         worker = self.settings.worker
         for held in assignment.held.values():
             full = max(len(held.outbox) / worker.max_inflight, held.outbox.bytes / worker.max_inflight_bytes)
-            if held.paused == (full > (RESUME_AT if held.paused else 1)):
+            if held.changing or held.paused == (full > (RESUME_AT if held.paused else 1)):
                 continue
             held.paused = not held.paused
             try:

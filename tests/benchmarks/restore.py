@@ -36,6 +36,7 @@ from streamguard.stream.checkpoint import MARKER_KEY, Marker
 from streamguard.stream.kafka import make_brokers, make_consumer
 from streamguard.stream.opening import Clients, Opener
 from streamguard.stream.producer import FencedProducer, Record
+from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.topics import create_topics
 
 CALLS: Final = 30
@@ -92,7 +93,14 @@ async def fill(settings: Settings, runs: int) -> None:
     )
     await producer.open([state, verdicts])
     capture, written = guard.capture(), 0
-    marker = Marker(position=0, verdicts=0, time=offset, runs=runs, policy="benchmark", epoch=producer.epoch)
+    marker = Marker(
+        position=0,
+        verdicts=0,
+        time=offset,
+        runs=runs,
+        policy=Ruleset(POLICIES, settings.limits).fingerprint,
+        epoch=producer.epoch,
+    )
     begun = time.perf_counter()
     async with producer.transaction(state, verdicts) as transaction:
         while changes := capture.write(512):
@@ -107,14 +115,15 @@ async def measure(settings: Settings) -> None:
     """Open the partition, in a process of its own; print times and memory as JSON."""
     consumer = make_consumer(settings.kafka, settings.worker)
     await consumer.start()
-    brokers = make_brokers(settings.kafka, (settings.state_topic, settings.topics.verdicts))
+    brokers = make_brokers(settings.kafka, (settings.state_topic, settings.topics.verdicts, settings.policies_topic))
     await brokers.start()
     letters: Any = None  # none will be written
 
     def lost(*what: object) -> None:
         print(what, file=sys.stderr)
 
-    opener = Opener(Clients(consumer, brokers, letters), settings, POLICIES, lost)
+    ruleset = Ruleset(POLICIES, settings.limits)
+    opener = Opener(Clients(consumer, brokers, letters), settings, lambda: ruleset, lost)
     bare = await bare_read(settings)
     gc.collect()
     before, wall, cpu = resident(), time.perf_counter(), time.process_time()

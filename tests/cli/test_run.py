@@ -112,8 +112,8 @@ async def test_topics_are_created_and_found(broker: Any, topic_prefix: str) -> N
     first, second = (streamguard(*command, variables=variables) for _ in range(2))
     refused = streamguard(*command[:-1], "4", variables=variables)
 
-    assert (0, 4) == (first.returncode, first.stdout.count("created "))
-    assert (0, 4) == (second.returncode, second.stdout.count("exists "))
+    assert (0, 5) == (first.returncode, first.stdout.count("created "))
+    assert (0, 5) == (second.returncode, second.stdout.count("exists "))
     assert 1 == refused.returncode
     assert "3 partitions, but 4 are wanted" in refused.stderr
 

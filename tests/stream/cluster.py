@@ -18,9 +18,12 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers.jars import java, resolve
 from brokers.nodes import KafkaNodes
 
+from streamguard.policy import PolicySet
 from streamguard.settings import Settings
+from streamguard.stream.journal import Journal, read_journal
 from streamguard.stream.kafka import close
 from streamguard.stream.restore import LogReader
+from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.topics import create_topics
 from streamguard.stream.worker import Worker
 from streamguard.verdicts import Verdict, decode_verdict
@@ -205,6 +208,20 @@ class Cluster:
             return [member[0] for member in described.groups[0][5]]
         finally:
             await admin.close()
+
+    async def journal(self, partition: int) -> Journal:
+        """Return what a partition's journal says is in force, and since when."""
+        place = TopicPartition(self.settings.policies_topic, partition)
+        async with LogReader(self.settings.kafka, place) as reader:
+            return await read_journal(reader, place)
+
+    async def in_force(self, policies: PolicySet) -> None:
+        """Wait until every partition goes by these policies."""
+        wanted = Ruleset(policies, self.settings.limits).fingerprint
+        async with asyncio.timeout(WAIT_SECONDS):
+            for partition in range(self.partitions):
+                while [change.ruleset for change in (await self.journal(partition)).changes][-1:] != [wanted]:
+                    await asyncio.sleep(0.05)
 
     async def state(self, partition: int) -> dict[bytes, bytes]:
         """Return the newest value of each key of a state partition."""

@@ -79,7 +79,7 @@ def test_the_gateways_tokens_are_not_taken_for_its_clients(tmp_path: Path) -> No
         ),
         ("[kafka]\nsecurity_protocol = 'SASL_SSL'", {}, "kafka.sasl_username and a password are needed"),
         ("[worker]\nheartbeat_interval_ms = 20000", {}, "at most a third of worker.session_timeout_ms"),
-        ("[topics]\nverdicts = 'agent.events'", {}, "must be four different topics"),
+        ("[topics]\nverdicts = 'agent.events'", {}, "must be five different topics"),
         ("[topics]\nevents = 'a b'", {}, "topics.events is 'a b'"),
         ("[gateway]\nhost = '0.0.0.0'", {}, "gateway.tokens or gateway.tokens_file is needed"),
         ("[gateway]\nhost = 'example.org'", {}, "gateway.tokens or gateway.tokens_file is needed"),
