@@ -25,6 +25,7 @@ __all__ = [
     "MissingExtraError",
     "MissingRunError",
     "MisuseError",
+    "NoRulesetError",
     "NotAuthorizedError",
     "NotPublishableError",
     "NotStartedError",
@@ -157,6 +158,10 @@ class PositionLostError(StreamguardError):
 
     Not raised if `worker.on_lost_position` says where to go on.
     """
+
+
+class NoRulesetError(StreamguardError):
+    """Verdicts cannot be derived anew: the policies topic does not say by what their events were judged."""
 
 
 class SnapshotVersionError(StreamguardError):

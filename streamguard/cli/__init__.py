@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "integrations": "Say where the plugins for agents' hosts are.",
     "replay": "Judge recorded events from files, without Kafka.",
     "publish": "Send recorded events to the events topic.",
+    "audit": "Read, explain and verify verdicts.",
     "schema": "Print the schemas of events, verdicts and topics.",
     "demo": "Watch looping agents being stopped.",
 }

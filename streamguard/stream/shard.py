@@ -75,7 +75,7 @@ class Shard:
             if record.offset < self.position:
                 continue
             try:
-                verdicts.extend(self._observe(record))
+                verdicts.extend(self.observe(record))
             except UnreadableRecordError as error:
                 self._refuse(record, error, dead_letters)
             except Exception as error:  # noqa: BLE001 - one record must not stop every worker that meets it, in turn
@@ -87,7 +87,8 @@ class Shard:
                 break
         return Slice(index + 1, verdicts, dead_letters)
 
-    def _observe(self, record: ConsumerRecord) -> Sequence[Verdict]:
+    def observe(self, record: ConsumerRecord) -> Sequence[Verdict]:
+        """Judge one record, whatever the position. Raises a subclass of `UnreadableRecordError` if it is no event."""
         value = record.value
         if value is not None and len(value) > self._record_bytes:
             raise RecordTooLargeError(

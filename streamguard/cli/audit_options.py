@@ -1,0 +1,59 @@
+"""Options that the commands of `streamguard audit` share: which verdicts, and where from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from streamguard.audit.times import read_time
+
+__all__ = ["Moment", "file_options", "files_given", "scope_options"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore] # newer versions of click have it
+    """A time, in milliseconds since 1970."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it."""
+        if isinstance(value, int):
+            return value
+        try:
+            return read_time(str(value), time.time())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def file_options(command: Command) -> Command:
+    """Add the options by which files are read instead of the topics."""
+    command = click.option(
+        "--verdicts", multiple=True, metavar="FILE", help="Verdicts from files, as `streamguard replay` prints them."
+    )(command)
+    return click.option(
+        "--events", multiple=True, metavar="FILE", help="Events from files, as `streamguard replay` reads them."
+    )(command)
+
+
+def scope_options(command: Command) -> Command:
+    """Add the options that say which verdicts, and from which files."""
+    command = file_options(command)
+    command = click.option("--until", type=Moment(), help="Before a time.")(command)
+    command = click.option("--since", type=Moment(), help="From a time on: 2026-12-01T08:00:00Z, or 24h ago: 24h.")(
+        command
+    )
+    return click.option("--run", "run_id", help="Of this run only.")(command)
+
+
+def files_given(events: tuple[str, ...], verdicts: tuple[str, ...], policy: object) -> bool:
+    """Tell whether files are to be read; half of them is a wrong usage."""
+    if not events and not verdicts:
+        return False
+    if not (events and verdicts and policy):
+        raise click.UsageError("to verify files, --events, --verdicts and --policy are needed together")
+    return True
