@@ -59,7 +59,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka is
         self.ready = asyncio.Event()
         self.rebalancing_since: float | None = asyncio.get_running_loop().time()
         self.opener = new_opener(self.lost)
-        self.checkpoints = Checkpoints(consumer, self._fail, worker)
+        self.checkpoints = Checkpoints(consumer, self._fail, worker, self.opener.telling)
         self._consumer = consumer
         self._failed = failed
         self._worker = worker

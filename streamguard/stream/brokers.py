@@ -33,6 +33,8 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.group import LeaveGroupRequest
 
+from streamguard.stream.telling import QUIET, Telling
+
 __all__ = ["Brokers", "Fenced", "may_be_repeated"]
 
 log = structlog.get_logger("streamguard.brokers")
@@ -72,8 +74,9 @@ def may_be_repeated(error: KafkaError) -> bool:
 class Brokers:
     """Finds the broker that a request is for, and repeats the request while that makes sense."""
 
-    def __init__(self, client: AIOKafkaClient, topics: tuple[str, ...]) -> None:
+    def __init__(self, client: AIOKafkaClient, topics: tuple[str, ...], telling: Telling = QUIET) -> None:
         self.client = client
+        self._telling = telling
         self._topics = topics
         self._coordinators: dict[str, int] = {}
 
@@ -152,6 +155,7 @@ class Brokers:
                 response = await self.client.send(await find(), request, group=group)
                 code, answered = answer(response)
             except (*NOT_THERE, *COORDINATOR_MOVED, CoordinatorLoadInProgressError) as error:
+                self._telling.broker_failed(error)
                 log.debug("no answer, asking again", request=type(request).__name__, error=type(error).__name__)
                 await forget()
                 await asyncio.sleep(BACKOFF_SECONDS)
@@ -168,6 +172,7 @@ class Brokers:
         if kind is ConcurrentTransactions:
             await asyncio.sleep(SHORT_BACKOFF_SECONDS)
             return
+        self._telling.broker_failed(kind())
         if not may_be_repeated(kind()):
             raise kind
         log.debug("asking again", request=type(request).__name__, error=kind.__name__)

@@ -99,14 +99,18 @@ async def write_checkpoint(held: Held, ruleset: Ruleset | None = None) -> Marker
             held.shard.guard.give_up(capture)
     if not delivered:
         raise Fenced("answers can no longer be delivered")
+    runs = size = 0
     journal = () if change is None else (held.policies,)
     async with held.producer.transaction(held.state, held.verdicts, *journal) as transaction:
         if change is not None:
             await transaction.write(change_records(change, in_force), held.policies)
         while changes := capture.write(WRITE_RUNS):
+            runs += len(changes)
+            size += sum(len(snapshot) for _, snapshot in changes if snapshot is not None)
             await transaction.write(_records(changes))
         await transaction.write([Record(MARKER_KEY, _encode(marker))])
     held.change = None
+    held.written = runs, size
     return marker
 
 

@@ -16,6 +16,7 @@ from streamguard.stream.checkpoint import write_checkpoint
 from streamguard.stream.held import Held
 from streamguard.stream.refusal import as_error
 from streamguard.stream.ruleset import Ruleset
+from streamguard.stream.telling import QUIET, Telling
 
 if TYPE_CHECKING:
     from streamguard.settings import WorkerSettings
@@ -34,7 +35,14 @@ MARKER_SECONDS: Final = 3600.0
 class Checkpoints:
     """Writes checkpoints of shards, and commits. `fail` hears of what no other worker could write down either."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, fail: Callable[[Exception], None], worker: WorkerSettings) -> None:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        fail: Callable[[Exception], None],
+        worker: WorkerSettings,
+        telling: Telling = QUIET,
+    ) -> None:
+        self._telling = telling
         self._consumer = consumer
         self._fail = fail
         self._worker = worker
@@ -65,6 +73,7 @@ class Checkpoints:
                 held.marked_at = loop.time()
         except (Fenced, KafkaError, TimeoutError) as error:
             return self._given_up(held, error, seconds)
+        self._telling.checkpoint_written(loop.time() - begun, *held.written)
         log.debug(
             "checkpoint written", partition=held.events.partition, position=held.marker.position,
             runs=held.marker.runs, seconds=round(loop.time() - begun, 3),
@@ -99,9 +108,11 @@ class Checkpoints:
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._consumer.commit({held.events: held.marker.position})
         except (KafkaError, TimeoutError) as error:
+            self._telling.broker_failed(error)
             log.info("commit refused", partition=held.events.partition, error=f"{type(error).__name__}: {error}")
 
     def _given_up(self, held: Held, error: Exception, seconds: float) -> bool:
+        self._telling.checkpoint_given_up()
         said = str(error) or f"not done within {seconds:g} s"
         log.warning("checkpoint given up", partition=held.events.partition, error=f"{type(error).__name__}: {said}")
         if isinstance(error, KafkaError) and not may_be_repeated(error):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -14,6 +14,8 @@ from streamguard.stream.brokers import may_be_repeated
 from streamguard.stream.deadletter import DeadLetter, without_value
 from streamguard.stream.kafka import DEAD_LETTER_BYTES
 from streamguard.stream.producer import FencedProducer, Record
+from streamguard.stream.telling import QUIET, Telling
+from streamguard.stream.trace import TRACEPARENT
 from streamguard.verdicts import Verdict, encode_verdict
 
 if TYPE_CHECKING:
@@ -99,18 +101,27 @@ class KafkaDelivery:
         signer: Signer | None,
         *,
         end: int,
+        telling: Telling = QUIET,
     ) -> None:
         self.end = end
+        self._telling = telling
+        self._traces: dict[str, bytes] = {}  # of verdicts that are not written yet
         self._producer = producer
         self._partition = partition
         self._dead_letters = dead_letters
         self._signer = signer
+
+    def carry(self, verdicts: Iterable[Verdict], traces: Mapping[str, bytes]) -> None:
+        """Take the traceparents, by verdict id, that go with verdicts which are delivered next."""
+        if traces:
+            self._traces.update((v.verdict_id, traces[v.verdict_id]) for v in verdicts if v.verdict_id in traces)
 
     async def verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Append verdicts; raises `Fenced` if another worker has taken over."""
         end = await self._producer.append(self._partition, map(self._record, verdicts))
         if end >= 0:
             self.end = end
+        self._telling.acknowledged(verdicts)
 
     async def dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Append dead letters."""
@@ -119,4 +130,6 @@ class KafkaDelivery:
     def _record(self, verdict: Verdict) -> Record:
         value = encode_verdict(verdict)
         headers = () if self._signer is None else self._signer.headers(value)
+        if self._traces and (trace := self._traces.pop(verdict.verdict_id, None)) is not None:
+            headers = (*headers, (TRACEPARENT, trace))
         return Record(verdict.run_id.encode("utf-8", "replace"), value, headers)

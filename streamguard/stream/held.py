@@ -59,6 +59,7 @@ class Held:
         self.changing = False  # nothing is judged until it is: what is read meanwhile goes to the backlog
         self.backlog: list[ConsumerRecord] = []
         self.marker: Marker | None = None  # of the newest checkpoint
+        self.written = (0, 0)  # the runs that it holds, and their bytes
         self.marked_at = 0.0  # when that was, by the event loop's clock
         self.paused = False  # too much is not acknowledged
         self.checkpointing = asyncio.Lock()

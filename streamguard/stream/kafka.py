@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from streamguard.errors import BrokerUnavailableError, ClusterSettingsError, NotAuthorizedError
 from streamguard.stream.brokers import Brokers
 from streamguard.stream.refusal import as_error, somebody_listens, why_refused
+from streamguard.stream.telling import QUIET, Telling
 
 if TYPE_CHECKING:
     from streamguard.settings import KafkaSettings, WorkerSettings
@@ -149,9 +150,9 @@ def make_event_producer(kafka: KafkaSettings, record_bytes: int) -> AIOKafkaProd
     )
 
 
-def make_brokers(kafka: KafkaSettings, topics: tuple[str, ...]) -> Brokers:
+def make_brokers(kafka: KafkaSettings, topics: tuple[str, ...], telling: Telling = QUIET) -> Brokers:
     """Make the client by which shards write to these topics."""
-    return Brokers(AIOKafkaClient(**client_options(kafka)), topics)
+    return Brokers(AIOKafkaClient(**client_options(kafka)), topics, telling)
 
 
 def make_admin(kafka: KafkaSettings) -> AIOKafkaAdminClient:

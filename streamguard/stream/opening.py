@@ -25,6 +25,7 @@ from streamguard.stream.restore import LogReader, Restored, read_said, read_stat
 from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.said import Said
 from streamguard.stream.shard import Shard
+from streamguard.stream.telling import QUIET, Telling
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
@@ -52,8 +53,8 @@ class Clients(NamedTuple):
 class Opener:
     """Opens shards. `lost` is called when an open shard can no longer deliver what it says.
 
-    `wanted` tells the ruleset that a shard without a past begins with. `counters` and `refused` (records that are not
-    judged, by reason) count for all shards, since the worker started.
+    `wanted` tells the ruleset that a shard without a past begins with. `counters`, `events` (that were judged, by type)
+    and `refused` (records that are not judged, by reason) count for all shards, since the worker started.
     """
 
     def __init__(
@@ -63,8 +64,12 @@ class Opener:
         wanted: Callable[[], Ruleset],
         lost: Lost,
         signer: Signer | None = None,
+        *,
+        telling: Telling = QUIET,
     ) -> None:
+        self.telling = telling
         self.counters = Counters()
+        self.events: Counter[type[msgspec.Struct]] = Counter()
         self.refused: Counter[str] = Counter()
         self._clients = clients
         self._settings = settings
@@ -91,13 +96,19 @@ class Opener:
         ruleset = self._in_force(number, journal, restored.marker, place)
         shard = self._shard(number, restored, place, ruleset)
         delivery = KafkaDelivery(
-            producer, partitions.verdicts, self._clients.dead_letters, self._signer, end=verdicts.end
+            producer,
+            partitions.verdicts,
+            self._clients.dead_letters,
+            self._signer,
+            end=verdicts.end,
+            telling=self.telling,
         )
         outbox = self._outbox(partitions.events, delivery)
         held = Held(partitions, shard, producer=producer, delivery=delivery, outbox=outbox, said=said, ruleset=ruleset)
         held.marker = None if place.anew else restored.marker
         held.change = _change(ruleset, journal, restored.marker, place)
         held.marked_at = loop.time()
+        self.telling.restored(loop.time() - begun)
         log.info(
             "partition restored", partition=number, position=place.position, runs=len(shard.guard),
             already_said=len(said), epoch=producer.epoch, seconds=round(loop.time() - begun, 3),
@@ -163,7 +174,7 @@ class Opener:
         if place.anew:
             guard.forget_all()  # the next checkpoint takes them off the state topic
         return Shard(
-            number, guard, place.position, self.refused,
+            number, guard, place.position, self.refused, self.events,
             record_bytes=ruleset.limits.record_bytes, json_depth=ruleset.limits.json_depth,
         )  # fmt: skip
 

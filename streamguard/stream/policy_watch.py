@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -11,6 +10,7 @@ import structlog
 
 from streamguard.errors import PolicyFileError
 from streamguard.policy import PolicySet
+from streamguard.stream.telling import PolicyResult
 
 __all__ = ["PolicyFile"]
 
@@ -23,19 +23,17 @@ Stamp: TypeAlias = tuple[int, int, int] | None
 class PolicyFile:
     """A file that policies come from. `load` reads it, and raises `PolicyFileError` if it is wrong.
 
-    `now` are the policies that were read of it before: it may have changed since. `results` counts changes that were
-    `taken` and `refused`.
+    `now` are the policies that were read of it before: it may have changed since.
     """
 
     def __init__(self, path: Path, load: Callable[[], PolicySet], now: PolicySet) -> None:
-        self.results: Counter[str] = Counter()
         self._path = path
         self._load = load
         self._known: Stamp = (0, 0, 0)
         self._settled: Stamp = self._known
         self._fingerprint = now.fingerprint
 
-    def changed(self) -> PolicySet | None:
+    def changed(self, tell: Callable[[PolicyResult], None]) -> PolicySet | None:
         """Return the policies of a file that has changed, None otherwise. To be asked again and again.
 
         A file counts once it has been the same for two looks: an editor may have written half of it.
@@ -48,13 +46,13 @@ class PolicyFile:
         try:
             policies = self._load()
         except PolicyFileError as error:
-            self.results["refused"] += 1
+            tell("refused")
             log.error("policy refused, the old one stays", path=str(self._path), error=str(error))  # noqa: TRY400
             return None
         if policies.fingerprint == self._fingerprint:
             return None
         self._fingerprint = policies.fingerprint
-        self.results["taken"] += 1
+        tell("taken")
         log.info("policy taken", path=str(self._path), policy=policies.fingerprint)
         return policies
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 import structlog
 from aiokafka import ConsumerRecord
 
@@ -15,6 +16,7 @@ from streamguard.events import MSGPACK, Compaction, Source, decode_event
 from streamguard.guard import Guard
 from streamguard.stream.deadletter import DeadLetter, dead_letter
 from streamguard.stream.ruleset import Ruleset
+from streamguard.stream.trace import traceparent_of
 from streamguard.verdicts import Verdict
 
 __all__ = ["Shard", "Slice"]
@@ -26,17 +28,22 @@ CHECK_EVERY: Final = 16
 
 
 class Slice(NamedTuple):
-    """What came out of some records, in log order; `next` is the index of the first record not judged yet."""
+    """What came out of some records, in log order; `next` is the index of the first record not judged yet.
+
+    `traces` holds, by verdict id, the traceparent of those verdicts whose event has one.
+    """
 
     next: int
     verdicts: list[Verdict]
     dead_letters: list[DeadLetter]
+    traces: dict[str, bytes]
 
 
 class Shard:
     """Judges the records of one partition. Its guard's runs and its position are what a checkpoint holds.
 
-    `refused` counts, by reason, the records that are not judged: unreadable ones, and types of a newer version.
+    `refused` counts, by reason, the records that are not judged: unreadable ones, and types of a newer version;
+    `events` those that are, by type.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Shard:
         guard: Guard,
         position: int,
         refused: Counter[str] | None = None,
+        events: Counter[type[msgspec.Struct]] | None = None,
         *,
         record_bytes: int,
         json_depth: int,
@@ -54,6 +62,7 @@ class Shard:
         self.position = position  # offset of the next record to judge
         self.judged = 0  # events
         self.refused: Counter[str] = Counter() if refused is None else refused
+        self.events: Counter[type[msgspec.Struct]] = Counter() if events is None else events
         self._record_bytes = record_bytes
         self._json_depth = json_depth
         self._log = log.bind(partition=partition)
@@ -68,6 +77,7 @@ class Shard:
         """Judge records from index `start` on, for about `seconds`: then other tasks get their turn."""
         verdicts: list[Verdict] = []
         dead_letters: list[DeadLetter] = []
+        traces: dict[str, bytes] = {}
         end = time.perf_counter() + seconds
         index = start
         for index in range(start, len(records)):
@@ -75,7 +85,11 @@ class Shard:
             if record.offset < self.position:
                 continue
             try:
-                verdicts.extend(self.observe(record))
+                said = self.observe(record)
+                if said:
+                    verdicts.extend(said)
+                    if record.headers and (trace := traceparent_of(record.headers)) is not None:
+                        traces.update((verdict.verdict_id, trace) for verdict in said)
             except UnreadableRecordError as error:
                 self._refuse(record, error, dead_letters)
             except Exception as error:  # noqa: BLE001 - one record must not stop every worker that meets it, in turn
@@ -85,7 +99,7 @@ class Shard:
             self.position = record.offset + 1
             if index % CHECK_EVERY == 0 and time.perf_counter() >= end:
                 break
-        return Slice(index + 1, verdicts, dead_letters)
+        return Slice(index + 1, verdicts, dead_letters, traces)
 
     def observe(self, record: ConsumerRecord) -> Sequence[Verdict]:
         """Judge one record, whatever the position. Raises a subclass of `UnreadableRecordError` if it is no event."""
@@ -103,6 +117,7 @@ class Shard:
         armed = self.guard.counters.armed
         verdicts = self.guard.observe(event, source)
         self.judged += 1
+        self.events[type(event)] += 1
         if type(event) is Compaction and self.guard.counters.armed > armed:
             self._say_armed(event)
         return verdicts

@@ -33,7 +33,7 @@ DROPPED: Final = ("duplicates", "orphans", "forgotten_calls", "expired_runs", "e
 
 
 class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One open partition. Ages in seconds, `lag` in records."""
+    """One open partition. Ages in seconds, `lag` in records, `time` (stream time) in milliseconds since 1970."""
 
     partition: int
     position: int
@@ -43,13 +43,15 @@ class PartitionStatus(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool
     checkpoint_position: int | None
     checkpoint_age: float
+    time: int = 0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, at a time (seconds since 1970). `stuck` names what has not moved for half of the time allowed.
 
     `dropped` counts, by reason, since the worker started; `opening` are partitions that are not restored yet;
-    `rebalancing` is for how many seconds the group has not said which partitions are ours, None when it has.
+    `rebalancing` is for how many seconds the group has not said which partitions are ours, None when it has. `events`
+    are those that were judged, by type; `refused` the records that were not, by reason.
     """
 
     time: float
@@ -63,6 +65,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     rebalancing: float | None = None
     opening: list[int]
     partitions: list[PartitionStatus]
+    events: dict[str, int] = {}
+    refused: dict[str, int] = {}
 
 
 def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> Status:
@@ -83,6 +87,8 @@ def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment
         rebalancing=None if since is None else round(asyncio.get_running_loop().time() - since, 1),
         opening=sorted(one.partition for one in assignment.assigned - assignment.held.keys()),
         partitions=[_partition(one, consumer) for one in held],
+        events={str(kind.__struct_config__.tag): count for kind, count in opener.events.items()},
+        refused=dict(opener.refused),
     )
 
 
@@ -97,6 +103,7 @@ def _partition(held: Held, consumer: AIOKafkaConsumer) -> PartitionStatus:
         paused=held.paused,
         checkpoint_position=None if held.marker is None else held.marker.position,
         checkpoint_age=round(asyncio.get_running_loop().time() - held.marked_at, 1),
+        time=held.shard.guard.time,
     )
 
 

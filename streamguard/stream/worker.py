@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -21,7 +23,8 @@ from streamguard.stream.leaving import close_member
 from streamguard.stream.opening import Clients, Lost, Opener
 from streamguard.stream.refusal import as_error
 from streamguard.stream.ruleset import Ruleset
-from streamguard.stream.status import WRITE_SECONDS, StatusFile, status_of
+from streamguard.stream.status import WRITE_SECONDS, Status, StatusFile, status_of
+from streamguard.stream.telling import QUIET, Telling
 from streamguard.stream.topics import check_topics
 from streamguard.stream.watchdog import Watchdog
 
@@ -49,16 +52,25 @@ class Worker:
     """One member of the consumer group.
 
     `await run()` returns after `stop()` once everything judged is acknowledged and written down. Raises a subclass of
-    `StreamguardError` if it cannot start or go on.
+    `StreamguardError` if it cannot start or go on. `status()` tells how it is; None before it is a member of the group.
     """
 
-    def __init__(self, settings: Settings, policies: PolicySet, policy_file: PolicyFile | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        policies: PolicySet,
+        policy_file: PolicyFile | None = None,
+        telling: Telling = QUIET,
+    ) -> None:
         self.settings = settings
         self.ruleset = Ruleset(policies, settings.limits)  # wanted; a shard says itself what is in force there
         self.verdicts: Counter[str] = Counter()  # published, by action
         self.dead_letters = 0
         self.judged = 0  # records, readable or not
         self._policy_file = policy_file
+        self.status: Callable[[], Status | None] = lambda: None
+        self._telling = telling
+        telling.policy_in_force(self.ruleset.fingerprint)
         keys = signing_keys(settings.signing)
         self._signer = Signer(keys[0]) if keys else None
         self._status_file = StatusFile(settings.worker.status_file) if settings.worker.status_file else None
@@ -104,9 +116,8 @@ class Worker:
         settings = self.settings
         counts = await check_topics(settings)
         consumer = make_consumer(settings.kafka, settings.worker)
-        brokers = make_brokers(
-            settings.kafka, (settings.topics.verdicts, settings.state_topic, settings.policies_topic)
-        )
+        topics = (settings.topics.verdicts, settings.state_topic, settings.policies_topic)
+        brokers = make_brokers(settings.kafka, topics, self._telling)
         dead_letters = make_dead_letter_producer(settings.kafka)
         clients = (brokers, dead_letters, consumer)
         try:
@@ -130,7 +141,7 @@ class Worker:
         settings = self.settings
 
         def new_opener(lost: Lost) -> Opener:
-            return Opener(clients, settings, lambda: self.ruleset, lost, self._signer)
+            return Opener(clients, settings, lambda: self.ruleset, lost, self._signer, telling=self._telling)
 
         assignment = Assignment(clients.consumer, new_opener, failed, settings.worker)
         clients.consumer.subscribe([settings.topics.events], listener=assignment)
@@ -142,11 +153,13 @@ class Worker:
         self, consumer: AIOKafkaConsumer, assignment: Assignment, failed: asyncio.Future[None]
     ) -> None:
         watchdog = Watchdog(consumer, assignment, self.settings)
+        status = partial(status_of, self, consumer, assignment, watchdog)
+        self.status = status
         pump = asyncio.create_task(self._pump(consumer, assignment, watchdog), name="pump")
         checkpoints = asyncio.create_task(self._checkpoint_regularly(assignment), name="checkpoints")
         policy = asyncio.create_task(self._watch_policy(), name="policy")
         watching = asyncio.create_task(watchdog.watch(), name="watchdog")
-        telling = asyncio.create_task(self._tell(consumer, assignment, watchdog), name="status")
+        telling = asyncio.create_task(self._tell(status), name="status")
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         tasks: tuple[asyncio.Task[Any], ...] = (pump, checkpoints, policy, watching, telling, stopping)
         try:
@@ -165,7 +178,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> None:
+    async def _tell(self, status: Callable[[], Status]) -> None:
         """Write down how we are, once a second, if there is a file for it."""
         file = self._status_file
         if file is None:
@@ -173,7 +186,7 @@ class Worker:
             return
         try:
             while True:
-                file.write(status_of(self, consumer, assignment, watchdog))
+                file.write(status())
                 await asyncio.sleep(WRITE_SECONDS)
         finally:
             file.remove()
@@ -189,9 +202,12 @@ class Worker:
         """Take what the policy file says whenever it changes; what is wrong is told, and changes nothing."""
         while True:
             await asyncio.sleep(self.settings.worker.policy_check_seconds)
-            policies = self._policy_file.changed() if self._policy_file is not None else None
+            policies = (
+                self._policy_file.changed(self._telling.policy_changed) if self._policy_file is not None else None
+            )
             if policies is not None:
                 self.ruleset = Ruleset(policies, self.settings.limits)
+                self._telling.policy_in_force(self.ruleset.fingerprint)
 
     async def _pump(self, consumer: AIOKafkaConsumer, assignment: Assignment, watchdog: Watchdog) -> None:
         """Read and judge; never waits for anything but records."""
@@ -225,6 +241,7 @@ class Worker:
         except KafkaError as error:
             if not error.retriable:
                 raise
+            self._telling.broker_failed(error)
             log.warning("fetch failed, trying again", error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(1.0)
             return {}
@@ -241,6 +258,7 @@ class Worker:
             self.judged += done.next - start
             start = done.next
             verdicts = held.said.leave_out(done.verdicts, held.shard.position)
+            held.delivery.carry(verdicts, done.traces)
             held.outbox.put(verdicts, done.dead_letters)
             self.verdicts.update(verdict.action for verdict in verdicts)
             self.dead_letters += len(done.dead_letters)
