@@ -130,7 +130,7 @@ class MissingExtraError(StreamguardError):
 
 
 class CannotListenError(StreamguardError):
-    """The gateway cannot listen at its host and port: another program has the port, or the host is none of ours."""
+    """Gateway or metrics cannot listen at host and port: another program has the port, or the host is none of ours."""
 
 
 class EmbeddedBrokerError(StreamguardError):

@@ -16,6 +16,7 @@ __all__ = [
     "KafkaSettings",
     "LimitSettings",
     "LogSettings",
+    "MetricsSettings",
     "Settings",
     "SigningSettings",
     "TopicSettings",
@@ -188,6 +189,17 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     __str__ = __repr__
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a worker serves its metrics and its health over HTTP, if it does. Port 0: a free one, which is logged.
+
+    With `streamguard run --workers N` each process listens at a port of its own: `port`, `port` + 1, and so on.
+    """
+
+    enabled: bool = False
+    host: Name = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 9464
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged, and how it looks."""
 
@@ -204,6 +216,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: LimitSettings = LimitSettings()
     signing: SigningSettings = SigningSettings()
     gateway: GatewaySettings = GatewaySettings()
+    metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
     @property

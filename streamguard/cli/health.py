@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
-
-if TYPE_CHECKING:
-    from streamguard.stream.status import Status
 
 __all__ = ["command"]
 
@@ -23,7 +19,7 @@ __all__ = ["command"]
 )
 def command(file: Path, max_age: float, *, ready: bool) -> None:
     """Read the status FILE (`worker.status_file`) of a worker, say how it is, and exit 0 if it is well, else 1."""
-    from streamguard.stream.status import Status  # noqa: PLC0415 - Kafka clients load only when they are used
+    from streamguard.stream.status import Status, in_words  # noqa: PLC0415 - Kafka clients load only when they are used
 
     try:
         status = msgspec.json.decode(file.read_bytes(), type=Status)
@@ -36,16 +32,7 @@ def command(file: Path, max_age: float, *, ready: bool) -> None:
         raise click.ClickException(f"worker {status.pid} has not said how it is for {age:.0f} s")
     if status.stuck:
         raise click.ClickException(f"worker {status.pid} makes no progress: {', '.join(status.stuck)}")
-    doing = _doing(status)
+    doing = in_words(status)
     if ready and not status.ready:
         raise click.ClickException(f"worker {status.pid} is not ready: {doing}")
     click.echo(f"worker {status.pid} is well: {doing}")
-
-
-def _doing(status: Status) -> str:
-    """Say what a worker does at this moment."""
-    if status.rebalancing is not None:
-        return f"its group has been rebalancing for {status.rebalancing:.0f} s, it judges nothing until that is over"
-    lag = sum(partition.lag or 0 for partition in status.partitions)
-    judging = f"{len(status.partitions)} partitions, {lag} events behind" if status.partitions else "no partitions"
-    return judging + (f"; {len(status.opening)} partitions are being restored" if status.opening else "")

@@ -19,7 +19,7 @@ import click
 import structlog
 
 from streamguard.process import TETHER
-from streamguard.settings import WorkerSettings
+from streamguard.settings import Settings
 
 __all__ = ["Backoff", "Supervisor", "own_variables", "worker_command"]
 
@@ -185,11 +185,14 @@ def worker_command(context: click.Context) -> list[str]:
     return [sys.executable, "-m", "streamguard", "run", *flags]
 
 
-def own_variables(settings: WorkerSettings, index: int) -> dict[str, str]:
+def own_variables(settings: Settings, index: int) -> dict[str, str]:
     """Return the settings that no two workers may share, as variables for one of them."""
     own = {}
-    if settings.instance_id is not None:
-        own["STREAMGUARD_WORKER_INSTANCE_ID"] = f"{settings.instance_id}-{index}"
-    if settings.status_file is not None:
-        own["STREAMGUARD_WORKER_STATUS_FILE"] = f"{settings.status_file}.{index}"
+    worker, metrics = settings.worker, settings.metrics
+    if worker.instance_id is not None:
+        own["STREAMGUARD_WORKER_INSTANCE_ID"] = f"{worker.instance_id}-{index}"
+    if worker.status_file is not None:
+        own["STREAMGUARD_WORKER_STATUS_FILE"] = f"{worker.status_file}.{index}"
+    if metrics.enabled and metrics.port:
+        own["STREAMGUARD_METRICS_PORT"] = str(metrics.port + index)
     return own

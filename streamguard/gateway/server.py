@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
 
-from streamguard.errors import CannotListenError
 from streamguard.executor.channel import Channel
 from streamguard.executor.options import ExecutorOptions
 from streamguard.gateway.access import read_tokens
 from streamguard.gateway.app import Service, event_limit
+from streamguard.http_server import BACKLOG, HttpServer, listen
 
 if TYPE_CHECKING:
     from streamguard.settings import Settings
@@ -28,20 +25,10 @@ __all__ = ["Gateway"]
 
 log = structlog.get_logger("streamguard.gateway")
 
-BACKLOG: Final = 2048
 KEEP_ALIVE_SECONDS: Final = 75
 """How long an idle connection is kept: longer than clients keep theirs, so that none is used as it is closed."""
 
 LEAST_FLUSH_SECONDS: Final = 1.0
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn, without its signal handlers: signals are the command's business."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
-        yield
 
 
 class Gateway:
@@ -69,10 +56,10 @@ class Gateway:
 
     async def run(self) -> None:
         """Serve. Raises `CannotListenError` at the start, `NotAuthorizedError` if Kafka refuses us."""
-        listener = _listener(self._settings.gateway.host, self._settings.gateway.port)
+        listener = listen("gateway", self._settings.gateway.host, self._settings.gateway.port)
         self.address = listener.getsockname()[:2]
         service = Service(self._settings, self._channel, self._tokens)
-        server = _Server(self._config(service))
+        server = HttpServer(self._config(service))
         self._channel.start()
         serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
         self._listening.set()
@@ -124,23 +111,3 @@ def _options(settings: Settings) -> ExecutorOptions:
         buffer_bytes=sys.maxsize,  # the publisher bounds them, a body at a time
         event_bytes=event_limit(settings),
     )
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens: who comes early waits. Raises `CannotListenError`."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise CannotListenError(
-            f"gateway.host, gateway.port: cannot listen at {host}:{port}: {error.strerror or error}"
-        ) from error
-    listener.setblocking(False)  # noqa: FBT003 - its only parameter
-    return listener

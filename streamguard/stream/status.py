@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamguard.stream.watchdog import Watchdog
     from streamguard.stream.worker import Worker
 
-__all__ = ["WRITE_SECONDS", "PartitionStatus", "Status", "StatusFile", "status_of"]
+__all__ = ["WRITE_SECONDS", "PartitionStatus", "Status", "StatusFile", "in_words", "status_of"]
 
 log = structlog.get_logger("streamguard.status")
 
@@ -90,6 +90,15 @@ def status_of(worker: Worker, consumer: AIOKafkaConsumer, assignment: Assignment
         events={str(kind.__struct_config__.tag): count for kind, count in opener.events.items()},
         refused=dict(opener.refused),
     )
+
+
+def in_words(status: Status) -> str:
+    """Say what a worker does at this moment."""
+    if status.rebalancing is not None:
+        return f"its group has been rebalancing for {status.rebalancing:.0f} s, it judges nothing until that is over"
+    lag = sum(partition.lag or 0 for partition in status.partitions)
+    judging = f"{len(status.partitions)} partitions, {lag} events behind" if status.partitions else "no partitions"
+    return judging + (f"; {len(status.opening)} partitions are being restored" if status.opening else "")
 
 
 def _partition(held: Held, consumer: AIOKafkaConsumer) -> PartitionStatus:

@@ -52,7 +52,7 @@ class Worker:
     """One member of the consumer group.
 
     `await run()` returns after `stop()` once everything judged is acknowledged and written down. Raises a subclass of
-    `StreamguardError` if it cannot start or go on. `status()` tells how it is; None before it is a member of the group.
+    `StreamguardError` if it cannot start or go on.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Worker:
         self.dead_letters = 0
         self.judged = 0  # records, readable or not
         self._policy_file = policy_file
-        self.status: Callable[[], Status | None] = lambda: None
+        self._status: Callable[[], Status | None] = lambda: None
         self._telling = telling
         telling.policy_in_force(self.ruleset.fingerprint)
         keys = signing_keys(settings.signing)
@@ -77,6 +77,10 @@ class Worker:
         self._stopping = asyncio.Event()
         self._ready = asyncio.Event()
         self.assignment: Assignment | None = None
+
+    def status(self) -> Status | None:
+        """Tell how it is; None until it is a member of its group."""
+        return self._status()
 
     def stop(self) -> None:
         """Ask it to drain and stop; returns at once."""
@@ -154,7 +158,7 @@ class Worker:
     ) -> None:
         watchdog = Watchdog(consumer, assignment, self.settings)
         status = partial(status_of, self, consumer, assignment, watchdog)
-        self.status = status
+        self._status = status
         pump = asyncio.create_task(self._pump(consumer, assignment, watchdog), name="pump")
         checkpoints = asyncio.create_task(self._checkpoint_regularly(assignment), name="checkpoints")
         policy = asyncio.create_task(self._watch_policy(), name="policy")

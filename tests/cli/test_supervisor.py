@@ -19,7 +19,7 @@ from cluster import PARTITIONS, Cluster
 from commands import Running, started, streamguard
 
 from streamguard.cli.supervisor import Backoff, Supervisor, own_variables, worker_command
-from streamguard.settings import WorkerSettings
+from streamguard.settings import MetricsSettings, Settings, WorkerSettings
 
 CONFIG = "config/streamguard.toml"
 
@@ -229,11 +229,14 @@ def test_flags_are_passed_on() -> None:
 
 
 def test_what_must_differ_differs() -> None:
-    """Each worker gets an instance id and a status file of its own, if they are set; else nothing."""
-    both = WorkerSettings(instance_id="a", status_file="/run/s.json")
+    """Each worker gets an instance id, a status file and a port of its own, if they are set; else nothing."""
+    worker = WorkerSettings(instance_id="a", status_file="/run/s.json")
+    all_set = Settings(worker=worker, metrics=MetricsSettings(enabled=True, port=9464))
+    any_port = Settings(metrics=MetricsSettings(enabled=True, port=0))
 
-    assert {} == own_variables(WorkerSettings(), 0)
+    assert [{}, {}] == [own_variables(settings, 1) for settings in (Settings(), any_port)]
     assert {
         "STREAMGUARD_WORKER_INSTANCE_ID": "a-1",
         "STREAMGUARD_WORKER_STATUS_FILE": "/run/s.json.1",
-    } == own_variables(both, 1)
+        "STREAMGUARD_METRICS_PORT": "9465",
+    } == own_variables(all_set, 1)
