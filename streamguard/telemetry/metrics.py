@@ -14,7 +14,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
-from streamguard.stream.telling import PolicyChange
+from streamguard.stream.telling import PolicyResult
 from streamguard.telemetry.times import Times
 from streamguard.verdicts import Verdict
 
@@ -96,7 +96,7 @@ class Metrics:
         self._policy.clear()
         self._policy.labels(policy).set(1)
 
-    def policy_changed(self, result: PolicyChange) -> None:
+    def policy_changed(self, result: PolicyResult) -> None:
         """Count a change of the policy file."""
         self._policy_changes.labels(result).inc()
 
