@@ -48,6 +48,7 @@ __all__ = [
     "UnknownCallError",
     "UnreadableRecordError",
     "UnsignedVerdictError",
+    "VerdictNotFoundError",
     "WrongShapeError",
 ]
 
@@ -162,6 +163,10 @@ class PositionLostError(StreamguardError):
 
 class NoRulesetError(StreamguardError):
     """Verdicts cannot be derived anew: the policies topic does not say by what their events were judged."""
+
+
+class VerdictNotFoundError(StreamguardError):
+    """A verdict that was asked for does not stand, or what it was about is gone."""
 
 
 class SnapshotVersionError(StreamguardError):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from aiokafka import ConsumerRecord
 
 from streamguard.errors import NoRulesetError
-from streamguard.events import RunEnded, decode_event
+from streamguard.events import Event, RunEnded, Source, decode_event
 from streamguard.guard import Guard
 from streamguard.stream.journal import Journal, PolicyChange
 from streamguard.stream.ruleset import Ruleset
-from streamguard.stream.shard import Shard
+from streamguard.stream.shard import Shard, is_msgpack
 from streamguard.verdicts import Verdict
 
 __all__ = ["Deriver"]
@@ -64,6 +64,14 @@ class Deriver:
             except Exception:  # noqa: BLE001 - as the worker does: it went to the dead letters, whatever it was
                 yield record.offset + 1, ()
 
+    def judge_one(self, event: Event, source: Source) -> tuple[Guard, Sequence[Verdict]] | None:
+        """Judge an event that was decoded already, and give the guard that did; None if it was skipped then."""
+        while self._changes and self._changes[0].offset <= source.offset:
+            self._take(self._changes.pop(0))
+        if source.offset < self.start or (self._changes and self._is_skipped(source.offset)):
+            return None
+        return self._shard.guard, self._shard.guard.observe(event, source)
+
     def _is_skipped(self, offset: int) -> bool:
         skipped_from = self._changes[0].skipped_from
         return skipped_from is not None and skipped_from <= offset
@@ -101,7 +109,7 @@ class Deriver:
             self._lost = False
             return
         try:
-            event = decode_event(record.value)
+            event = decode_event(record.value, msgpack=is_msgpack(record))
         except Exception:  # noqa: BLE001 - no event, no run
             return
         run_id = ((event.run_id or "").strip() or (event.session_id or "").strip()) if event is not None else ""

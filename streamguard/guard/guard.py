@@ -21,7 +21,7 @@ from streamguard.guard.runs import Capture, Runs
 from streamguard.guard.saying import abort_verdict, allow_verdict
 from streamguard.guard.shadow import in_shadow, weighed
 from streamguard.guard.signature import signature_of, tool_named
-from streamguard.guard.window import Call
+from streamguard.guard.window import Call, RunWindow
 from streamguard.policy import Policy, PolicySet
 from streamguard.verdicts import Verdict
 
@@ -127,6 +127,11 @@ class Guard:
         """Return how many outcomes the post-compaction guard still watches in this event's run; 0: not armed."""
         run = self._active.get(run_of(event))
         return run.watch.attempts_left if run is not None and run.watch is not None else 0
+
+    def window_of(self, event: Event) -> RunWindow | None:
+        """Return the window of this event's run as it is now, to look at; None if the run is not known."""
+        run = self._runs.find(run_of(event))
+        return run.window if run is not None else None
 
     def policy_of(self, agent_id: str | None) -> Policy:
         """Return the effective policy of an agent."""

@@ -19,7 +19,7 @@ from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.trace import traceparent_of
 from streamguard.verdicts import Verdict
 
-__all__ = ["Shard", "Slice"]
+__all__ = ["Shard", "Slice", "is_msgpack"]
 
 log = structlog.get_logger("streamguard.shard")
 
@@ -108,7 +108,7 @@ class Shard:
             raise RecordTooLargeError(
                 f"the record has {len(value)} bytes, more than the {self._record_bytes} of limits.record_bytes"
             )
-        msgpack = bool(record.headers) and _is_msgpack(record)
+        msgpack = bool(record.headers) and is_msgpack(record)
         event = decode_event(value, msgpack=msgpack, depth=self._json_depth)
         if event is None:
             self.refused["unknown_type"] += 1
@@ -133,7 +133,8 @@ class Shard:
         dead_letters.append(dead_letter(record, error))
 
 
-def _is_msgpack(record: ConsumerRecord) -> bool:
+def is_msgpack(record: ConsumerRecord) -> bool:
+    """Tell whether a record says that its value is MessagePack."""
     return any(
         key.lower() == "content-type" and value is not None and value.split(b";")[0].strip().lower() == MSGPACK.encode()
         for key, value in record.headers
