@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from streamguard.audit.query import Query
 from streamguard.cli.audit_options import Moment
 from streamguard.cli.service import load
+from streamguard.logs import configure_logs
 from streamguard.verdicts import Action, Verdict
 
 if TYPE_CHECKING:
@@ -94,8 +95,10 @@ def query_of(options: dict[str, Any]) -> Query:
 
 
 def topic_settings(config: Path | None, bootstrap: str | None, **flags: Any) -> Settings:
-    """Return the settings of a command that reads topics."""
+    """Return the settings of a command that reads topics. It logs only what is wrong: what it found is its output."""
     settings, _ = load(config, None, kafka__bootstrap=bootstrap, **flags)
+    if settings.log.level == "info":
+        configure_logs("warning", settings.log.format)
     return settings
 
 

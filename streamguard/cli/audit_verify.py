@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from streamguard.cli.audit_options import files_given, scope_options
-from streamguard.cli.service import load, load_policy, service_options
+from streamguard.cli.audit_query import topic_settings
+from streamguard.cli.service import load_policy, service_options
 
 if TYPE_CHECKING:
     from streamguard.audit.comparison import Tally
@@ -65,7 +66,7 @@ def command(
     if files_given(events, verdicts, policy):
         tally = _of_files(events, verdicts, policy, scope)
     else:
-        settings, _ = load(config, None, kafka__bootstrap=bootstrap, worker__group=group)
+        settings = topic_settings(config, bootstrap, worker__group=group)
         tally = asyncio.run(_of_topic(settings, scope, policy, console, partitions=partitions, processes=processes))
     seconds = time.perf_counter() - begun
     if as_json:
