@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "replay": "Judge recorded events from files, without Kafka.",
     "publish": "Send recorded events to the events topic.",
     "audit": "Read, explain and verify verdicts.",
+    "backtest": "Try policies on recorded events.",
+    "tune": "Search thresholds on recorded runs, under a bound.",
     "schema": "Print the schemas of events, verdicts and topics.",
     "demo": "Watch looping agents being stopped.",
 }
