@@ -42,7 +42,9 @@ __all__ = [
     "unknown_sections",
 ]
 
-SERVICE_SECTIONS: Final = frozenset(("kafka", "topics", "worker", "limits", "signing", "gateway", "metrics", "log"))
+SERVICE_SECTIONS: Final = frozenset(
+    ("kafka", "topics", "worker", "limits", "signing", "gateway", "ui", "metrics", "log")
+)
 """Top-level tables of the service's configuration that are no business of the policy."""
 
 OPENCLAW: Final = (".json", ".json5")

@@ -20,6 +20,7 @@ __all__ = [
     "Settings",
     "SigningSettings",
     "TopicSettings",
+    "UiSettings",
     "WorkerSettings",
     "masked",
 ]
@@ -31,7 +32,14 @@ Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 
 SECRETS = frozenset(
-    ("kafka.ssl_key_password", "kafka.sasl_password", "signing.key", "signing.previous_key", "gateway.tokens")
+    (
+        "kafka.ssl_key_password",
+        "kafka.sasl_password",
+        "signing.key",
+        "signing.previous_key",
+        "gateway.tokens",
+        "ui.tokens",
+    )
 )
 """Settings whose values are never shown."""
 
@@ -189,6 +197,30 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     __str__ = __repr__
 
 
+class UiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the live page is served. `tokens` are separated by blanks; `tokens_file` is read in their place.
+
+    `minutes` of the topics are read at the start; `runs` are the most that are kept, the most recently active ones.
+    """
+
+    host: Name = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8322
+    tokens: str | None = None
+    tokens_file: str | None = None
+    minutes: Positive = 30
+    runs: Positive = 5_000
+
+    def __repr__(self) -> str:
+        """Show everything but secrets."""
+        return _text("ui", self)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show the same in rich's tracebacks, which do not ask for the repr."""
+        return _shown("ui", self)
+
+    __str__ = __repr__
+
+
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a worker serves its metrics and its health over HTTP, if it does. Port 0: a free one, which is logged.
 
@@ -216,6 +248,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limits: LimitSettings = LimitSettings()
     signing: SigningSettings = SigningSettings()
     gateway: GatewaySettings = GatewaySettings()
+    ui: UiSettings = UiSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 

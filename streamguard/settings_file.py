@@ -22,7 +22,7 @@ from streamguard.policy_file import (
     read_toml,
     unknown_sections,
 )
-from streamguard.settings import SECRETS, GatewaySettings, Settings, SigningSettings, masked
+from streamguard.settings import SECRETS, GatewaySettings, Settings, SigningSettings, UiSettings, masked
 
 __all__ = ["explain_service", "load_service"]
 
@@ -174,18 +174,19 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             "different topics"
         )
     yield from _half_keys(settings.signing)
-    yield from _open_gateway(settings.gateway)
+    yield from _open("gateway", settings.gateway)
+    yield from _open("ui", settings.ui)
 
 
-def _open_gateway(gateway: GatewaySettings) -> Iterator[str]:
+def _open(section: str, served: GatewaySettings | UiSettings) -> Iterator[str]:
     """Yield what would let anybody in."""
-    if not _loopback(gateway.host) and not (gateway.tokens or gateway.tokens_file):
+    if not _loopback(served.host) and not (served.tokens or served.tokens_file):
         yield (
-            f"gateway.host is {gateway.host}, which others reach: gateway.tokens or gateway.tokens_file is needed "
+            f"{section}.host is {served.host}, which others reach: {section}.tokens or {section}.tokens_file is needed "
             "(`openssl rand -hex 32` makes a token)"
         )
-    if gateway.tokens and gateway.tokens_file:
-        yield "gateway.tokens and gateway.tokens_file are both given: which of them holds?"
+    if served.tokens and served.tokens_file:
+        yield f"{section}.tokens and {section}.tokens_file are both given: which of them holds?"
 
 
 def _loopback(host: str) -> bool:

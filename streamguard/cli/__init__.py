@@ -16,6 +16,7 @@ __all__ = ["cli", "main"]
 COMMANDS: Final = {
     "run": "Run a worker: events in, verdicts out.",
     "gateway": "Serve executors without a Kafka client over HTTP.",
+    "ui": "Serve the live page.",
     "health": "Tell whether a worker is well, by its status file.",
     "topics": "Create the topics that streamguard needs.",
     "policy": "Check, show and test policies.",

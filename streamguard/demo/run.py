@@ -218,5 +218,6 @@ async def _delete_topics(settings: Settings) -> None:
     admin = make_admin(kafka)
     with contextlib.suppress(KafkaError, StreamguardError, TimeoutError):
         await started(admin, kafka)
-        await admin.delete_topics([topics.events, topics.verdicts, topics.dead_letters])
+        names = (topics.events, topics.verdicts, topics.dead_letters, settings.state_topic, settings.policies_topic)
+        await admin.delete_topics(list(names))
     await admin.close()

@@ -18,7 +18,7 @@ from streamguard.errors import SettingsFileError
 from streamguard.gateway.responses import Refusal, refuse
 
 if TYPE_CHECKING:
-    from streamguard.settings import GatewaySettings
+    from streamguard.settings import GatewaySettings, UiSettings
 
 __all__ = ["Access", "Buckets", "Tokens", "read_tokens"]
 
@@ -34,14 +34,14 @@ KNOWN_CALLERS: Final = 10_000
 BEARER: Final = "bearer "
 
 
-def read_tokens(gateway: GatewaySettings) -> tuple[str, ...]:
-    """Return the tokens of the settings; none: everybody is served. Lines that begin with # do not count.
+def read_tokens(gateway: GatewaySettings | UiSettings, section: str = "gateway") -> tuple[str, ...]:
+    """Return the tokens of a section of the settings; none: everybody is served. Lines that begin with # do not count.
 
     Raises `SettingsFileError` if the file cannot be read or holds none, or if a token is too short or no ASCII text.
     """
-    text, where = gateway.tokens or "", "gateway.tokens"
+    text, where = gateway.tokens or "", f"{section}.tokens"
     if gateway.tokens_file:
-        where = f"gateway.tokens_file: {gateway.tokens_file}"
+        where = f"{section}.tokens_file: {gateway.tokens_file}"
         try:
             lines = Path(gateway.tokens_file).read_text(encoding="utf-8").splitlines()
         except OSError as error:

@@ -1,0 +1,63 @@
+"""How near a run is to being stopped: what its newest calls, made once more, would count. Pure, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from streamguard.guard.counting import count_of
+from streamguard.guard.detectors import (
+    GENERIC_REPEAT,
+    GLOBAL_CIRCUIT_BREAKER,
+    KNOWN_POLL_NO_PROGRESS,
+    PING_PONG,
+    UNKNOWN_TOOL_REPEAT,
+)
+from streamguard.guard.outcome import LOG, POLL
+from streamguard.guard.window import Call, RunWindow
+from streamguard.policy import Policy
+
+__all__ = ["Risk", "nearest"]
+
+LOOKED_AT: Final = 2
+"""Newest calls that are looked at: a loop of one, or of two that take turns, goes on with one of them."""
+
+
+class Risk(msgspec.Struct, frozen=True):
+    """What a detector would count, in calls, and from where on it stops the call."""
+
+    detector: str
+    count: int
+    threshold: int
+    tool: str
+
+
+def nearest(policy: Policy, window: RunWindow) -> Risk | None:
+    """Return the detector that is nearest to stopping the run's next call; None if nothing repeats."""
+    if policy.enabled is not True or window.newest is None:
+        return None
+    newest = [window.record(seq) for seq in range(max(window.first, window.next - LOOKED_AT), window.next)]
+    risks = [risk for call in newest for risk in _of(policy, window, call) if risk.count > 1]
+    return max(risks, key=lambda risk: (risk.count / risk.threshold, risk.threshold), default=None)
+
+
+def _of(policy: Policy, window: RunWindow, call: Call) -> list[Risk]:
+    critical = policy.critical_threshold
+    poll = call.kind in {POLL, LOG} or call.tool == "command_status"
+    asked = [(UNKNOWN_TOOL_REPEAT, policy.unknown_tool_threshold, True),
+             (GLOBAL_CIRCUIT_BREAKER, policy.global_circuit_breaker_threshold, True),
+             (KNOWN_POLL_NO_PROGRESS, critical, poll and policy.known_poll_no_progress),
+             (PING_PONG, critical, policy.ping_pong and _stuck(window, call)),
+             (GENERIC_REPEAT, critical, policy.generic_repeat and not poll)]  # fmt: skip
+    return [
+        Risk(detector, count_of(detector, "block", window, call.tool, call.signature), threshold, call.tool)
+        for detector, threshold, on in asked
+        if on
+    ]
+
+
+def _stuck(window: RunWindow, call: Call) -> bool:
+    """Tell whether neither side of two calls that take turns makes progress: only then are they stopped."""
+    length = window.alternating_with(call.signature)
+    return length > 0 and window.alternates_without_progress(length)
