@@ -24,9 +24,19 @@ LOOPING: Final = 6
 )
 @click.option("--agents", type=click.IntRange(LOOPING, 200), default=12, show_default=True, help="Agents in the fleet.")
 @click.option("--bootstrap", metavar="HOST:PORT", help="A real Kafka instead of the embedded broker.")
+@click.option(
+    "--ui",
+    "ui_port",
+    type=click.IntRange(0, 65_535),
+    is_flag=False,
+    flag_value=8322,
+    help="Serve the live page, too, at this port [default: 8322] (extra `ui`).",
+)
 @click.option("--fleet-only", is_flag=True, help="Only the fleet, on the service's own topics: workers run elsewhere.")
 @click.option("--seed", type=int, default=1, show_default=True, help="What the agents do.")
-def command(seconds: float, agents: int, bootstrap: str | None, seed: int, *, fleet_only: bool) -> None:
+def command(
+    *, seconds: float, agents: int, bootstrap: str | None, seed: int, ui_port: int | None, fleet_only: bool
+) -> None:
     """Run a fleet of simulated agents, the real worker and an embedded broker; no Docker, no Java.
 
     Six agents loop, one in each documented way; the others are healthy. Their executor obeys verdicts.
@@ -35,8 +45,12 @@ def command(seconds: float, agents: int, bootstrap: str | None, seed: int, *, fl
     from streamguard.demo.run import Plan, run_demo  # noqa: PLC0415 - Kafka clients load only when they are used
     from streamguard.demo.view import View  # noqa: PLC0415
 
+    if ui_port is not None:
+        from streamguard.cli.ui import check_extra  # noqa: PLC0415 - only then
+
+        check_extra()
     overrides = {"kafka.bootstrap": bootstrap} if bootstrap is not None else {}
     settings, _ = load_service(None, os.environ, overrides)
     configure_logs("critical", "console")  # whatever ends the demo is raised, and told in one line
-    plan = Plan(settings, bootstrap, agents, seconds, seed, fleet_only)
+    plan = Plan(settings, bootstrap, agents, seconds, seed, fleet_only, ui_port)
     asyncio.run(run_demo(plan, View(Console())))

@@ -48,6 +48,7 @@ class Plan(NamedTuple):
     seconds: float
     seed: int
     fleet_only: bool
+    ui_port: int | None = None  # of the live page, 0: a free one; None: it is not served
 
 
 class _InterruptedError(Exception):
@@ -86,6 +87,8 @@ async def _demo(plan: Plan, view: View, stop: asyncio.Event) -> None:
         view.say(f"topics {settings.topics.events}, {settings.topics.verdicts} at {settings.kafka.bootstrap}")
         await _unless_stopped(stop, create_topics(settings))
         worker = await stack.enter_async_context(_worker(settings, view, stop))
+        if plan.ui_port is not None:
+            await stack.enter_async_context(_live_page(settings, plan.ui_port, view))
         await _fleet(settings, plan, view, stop, worker)
 
 
@@ -120,6 +123,27 @@ async def _worker(settings: Settings, view: View, stop: asyncio.Event) -> AsyncI
     finally:
         worker.stop()
         await task
+
+
+@contextlib.asynccontextmanager
+async def _live_page(settings: Settings, port: int, view: View) -> AsyncIterator[None]:
+    """Serve the live page while the block runs."""
+    from streamguard.web.server import LivePage  # noqa: PLC0415 - an extra
+
+    ui = msgspec.structs.replace(settings.ui, port=port)
+    page = LivePage(msgspec.structs.replace(settings, ui=ui), PolicySet(POLICY, AGENT_POLICIES))
+    serving = asyncio.create_task(page.run(), name="live page")
+    listening = asyncio.create_task(page.listening())
+    try:
+        await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        view.say("live page: http://{}:{}/".format(*listening.result()))
+        yield
+    finally:
+        page.stop()
+        await asyncio.gather(serving, return_exceptions=True)
+        listening.cancel()
 
 
 async def _ready(worker: Worker, task: asyncio.Task[None]) -> None:

@@ -22,6 +22,9 @@ VERDICTS: Final = 500
 STEPS: Final = 400
 """Newest events of a run that are kept."""
 
+EARLY: Final = 2_000
+"""Verdicts that wait for their events."""
+
 MINUTES: Final = 60
 LATENCIES: Final = 2_000
 SIGNATURE_CHARACTERS: Final = 12
@@ -64,6 +67,7 @@ class Model:
         self.events = 0
         self._most = runs
         self._minutes: OrderedDict[int, Counter[str]] = OrderedDict()
+        self._early: OrderedDict[tuple[int, int], list[Verdict]] = OrderedDict()  # by the place of their events
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
 
     def event(self, event: Event, source: Source, guard: Guard) -> None:
@@ -76,6 +80,8 @@ class Model:
         track.agent_id = event.agent_id or track.agent_id
         track.seen = max(track.seen, source.timestamp)
         track.steps.append(self._step(track, event, source, guard))
+        for verdict in self._early.pop((source.partition, source.offset), ()):
+            self._attach(track, verdict)
         if isinstance(event, RunEnded):
             track.state, track.risk = "ended", None
             return
@@ -93,14 +99,11 @@ class Model:
         while len(self._minutes) > MINUTES:
             self._minutes.popitem(last=False)
         track = self.runs.get(verdict.run_id)
-        if track is None:
-            return
-        if not verdict.shadow:
-            track.state = {"warn": "warned", "block": "blocked", "abort": "aborted"}[verdict.action]
-        for step in reversed(track.steps):
-            if step.offset == verdict.source.offset:
-                step.verdicts = [*step.verdicts, verdict]
-                break
+        if track is None or not self._attach(track, verdict):  # the topics are read beside each other
+            place = verdict.source.partition, verdict.source.offset
+            self._early[place] = [*self._early.get(place, ()), verdict]
+            if len(self._early) > EARLY:
+                self._early.popitem(last=False)
 
     def found(self, text: str) -> Iterator[Track]:
         """Yield the runs whose id or agent holds a text, those at most risk first; without a text those at risk."""
@@ -127,6 +130,18 @@ class Model:
         return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
 
     # inside
+
+    def _attach(self, track: Track, verdict: Verdict) -> bool:
+        """Put a verdict to its event; tell whether that was there."""
+        for step in reversed(track.steps):
+            if step.offset == verdict.source.offset:
+                step.verdicts = [*step.verdicts, verdict]
+                if not verdict.shadow:
+                    track.state = {"warn": "warned", "block": "blocked", "abort": "aborted"}[verdict.action]
+                return True
+            if step.offset < verdict.source.offset:
+                break
+        return False
 
     def _track(self, run_id: str, source: Source) -> Track:
         track = self.runs.get(run_id)

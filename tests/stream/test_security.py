@@ -248,13 +248,13 @@ async def test_a_missing_acl_is_named(cluster: Cluster, secured: Secured) -> Non
     """A worker ends with what it lacks, ACL by ACL, until it has all that the README lists; then it works."""
     cluster.change(kafka=secured.sasl("PLAIN", user=LIMITED))
     topics, group = cluster.settings.topics, cluster.settings.worker.group
-    state = cluster.settings.state_topic
-    every = [topics.events, topics.verdicts, topics.dead_letters, state]
+    state, policies = cluster.settings.state_topic, cluster.settings.policies_topic
+    every = [topics.events, topics.verdicts, topics.dead_letters, state, policies]
     steps: list[tuple[tuple[Any, ...], int, str | None]] = [
         ((TOPIC, every, DESCRIBE), LITERAL, "the consumer group"),
         ((GROUP, [group], READ), LITERAL, "the transactional ids of the group"),
         ((TRANSACTIONAL_ID, [f"streamguard.{group}."], WRITE, DESCRIBE), PREFIXED, "a topic"),
-        ((TOPIC, [topics.verdicts, state], READ, WRITE), LITERAL, "a topic"),
+        ((TOPIC, [topics.verdicts, state, policies], READ, WRITE), LITERAL, "a topic"),
         ((TOPIC, [topics.events], READ), LITERAL, None),
     ]
     assert "allow this user to describe them" in await refusal(cluster)
