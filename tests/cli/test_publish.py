@@ -82,7 +82,7 @@ async def test_interrupted_it_says_how_far_it_got_and_goes_on(cluster: Cluster, 
     """After a Ctrl-C, --skip with the number that it said brings the rest; what is there twice are duplicates."""
     file = tmp_path / "a.jsonl"
     file.write_bytes(calls(1, 1500))
-    async with started("publish", file, "--rate", "400", **cluster.variables()) as publish:
+    async with started("publish", file, "--rate", "100", **cluster.variables()) as publish:
         await on_topic(cluster, 200)
         code = await publish.ends(signal.SIGINT)
     said = re.search(r"stopped: ([\d,]+) events .* --skip (\d+)", "".join(publish.lines))
