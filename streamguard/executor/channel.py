@@ -23,6 +23,7 @@ from streamguard.executor.genuine import Genuine, run_key
 from streamguard.executor.sender import Sender, Sent
 from streamguard.executor.silence import Silence
 from streamguard.executor.subscriber import Subscriber
+from streamguard.executor.trace import current_trace
 from streamguard.settings import Settings
 from streamguard.stream.kafka import client_options, close, make_brokers
 from streamguard.stream.patience import UNANSWERED, answer, is_cancelled
@@ -146,7 +147,7 @@ class Channel:
 
     async def publish(self, run_id: str, value: bytes, placed: Callable[[int], None] | None = None) -> Sent | None:
         """Send an event, in order; returns within `publish_timeout` what becomes of it (see `Sender.put`)."""
-        return await self._sender.put(Record(run_id.encode(), value), placed)
+        return await self._sender.put(Record(run_id.encode(), value, current_trace()), placed)
 
     def drop(self, reason: str) -> None:
         """Count an event that goes to nobody, and say so once, until sending works again."""

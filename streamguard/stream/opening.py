@@ -24,7 +24,7 @@ from streamguard.stream.producer import FencedProducer
 from streamguard.stream.restore import LogReader, Restored, read_said, read_state
 from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.said import Said
-from streamguard.stream.shard import Shard
+from streamguard.stream.shard import Shard, no_events
 from streamguard.stream.telling import QUIET, Telling
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Opener:
     ) -> None:
         self.telling = telling
         self.counters = Counters()
-        self.events: Counter[type[msgspec.Struct]] = Counter()
+        self.events = no_events()
         self.refused: Counter[str] = Counter()
         self._clients = clients
         self._settings = settings

@@ -7,24 +7,28 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import msgspec
 import structlog
 from aiokafka import ConsumerRecord
 
 from streamguard.errors import RecordTooLargeError, UnreadableRecordError
-from streamguard.events import MSGPACK, Compaction, Source, decode_event
+from streamguard.events import MSGPACK, Compaction, Event, RunEnded, Source, ToolCall, ToolResult, decode_event
 from streamguard.guard import Guard
 from streamguard.stream.deadletter import DeadLetter, dead_letter
 from streamguard.stream.ruleset import Ruleset
 from streamguard.stream.trace import traceparent_of
 from streamguard.verdicts import Verdict
 
-__all__ = ["Shard", "Slice", "is_msgpack"]
+__all__ = ["Shard", "Slice", "is_msgpack", "no_events"]
 
 log = structlog.get_logger("streamguard.shard")
 
 CHECK_EVERY: Final = 16
 """Records between two looks at the clock."""
+
+
+def no_events() -> dict[type[Event], int]:
+    """Return what counts events by type: a plain dictionary, since it is on the way of each."""
+    return dict.fromkeys((ToolCall, ToolResult, Compaction, RunEnded), 0)
 
 
 class Slice(NamedTuple):
@@ -52,7 +56,7 @@ class Shard:
         guard: Guard,
         position: int,
         refused: Counter[str] | None = None,
-        events: Counter[type[msgspec.Struct]] | None = None,
+        events: dict[type[Event], int] | None = None,
         *,
         record_bytes: int,
         json_depth: int,
@@ -60,9 +64,8 @@ class Shard:
         self.partition = partition
         self.guard = guard
         self.position = position  # offset of the next record to judge
-        self.judged = 0  # events
         self.refused: Counter[str] = Counter() if refused is None else refused
-        self.events: Counter[type[msgspec.Struct]] = Counter() if events is None else events
+        self.events = no_events() if events is None else events
         self._record_bytes = record_bytes
         self._json_depth = json_depth
         self._log = log.bind(partition=partition)
@@ -116,7 +119,6 @@ class Shard:
         source = Source(record.topic, record.partition, record.offset, record.timestamp or 0)
         armed = self.guard.counters.armed
         verdicts = self.guard.observe(event, source)
-        self.judged += 1
         self.events[type(event)] += 1
         if type(event) is Compaction and self.guard.counters.armed > armed:
             self._say_armed(event)

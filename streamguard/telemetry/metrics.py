@@ -14,6 +14,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
+from streamguard.guard.compaction import COMPACTION_LOOP_PERSISTED
+from streamguard.guard.detectors import (
+    GENERIC_REPEAT,
+    GLOBAL_CIRCUIT_BREAKER,
+    KNOWN_POLL_NO_PROGRESS,
+    PING_PONG,
+    UNKNOWN_TOOL_REPEAT,
+)
 from streamguard.stream.telling import PolicyResult
 from streamguard.telemetry.times import Times
 from streamguard.verdicts import Verdict
@@ -24,6 +32,15 @@ VERDICT_SECONDS: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 CHECKPOINT_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 RESTORE_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 LOOP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+REPEATS: Final = (GENERIC_REPEAT, KNOWN_POLL_NO_PROGRESS, PING_PONG)
+VERDICTS: Final = (
+    ("allow", "none"),
+    *(("warn", detector) for detector in REPEATS),
+    *(("block", detector) for detector in (*REPEATS, UNKNOWN_TOOL_REPEAT, GLOBAL_CIRCUIT_BREAKER)),
+    ("abort", COMPACTION_LOOP_PERSISTED),
+)
+"""They are shown from the start, as 0: of a counter that appears with its first count, Prometheus sees no increase."""
 
 # Else each counter has a second line, which nobody asks for.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -60,6 +77,8 @@ class Metrics:
             "loop_lag_seconds", "How late the event loop was for a timer", LOOP_SECONDS
         )
         self._gauge("build_info", "The streamguard that runs", "version").labels(version("streamguard")).set(1)
+        for action, detector in VERDICTS:
+            self._verdicts.labels(action, detector, "false")
         for result in ("taken", "refused"):
             self._policy_changes.labels(result)
 

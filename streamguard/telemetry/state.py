@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streamguard.errors import UnreadableRecordError
-from streamguard.events import Compaction, RunEnded, ToolCall, ToolResult
 from streamguard.telemetry.behind import Behind
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerState"]
 
-TYPES: Final = tuple(str(kind.__struct_config__.tag) for kind in (ToolCall, ToolResult, Compaction, RunEnded))
 UNREADABLE: Final[tuple[type[UnreadableRecordError], ...]] = (
     UnreadableRecordError,
     *UnreadableRecordError.__subclasses__(),
@@ -28,7 +26,7 @@ REASONS: Final = tuple(kind.reason for kind in UNREADABLE)
 
 
 class WorkerState(Collector):
-    """Turns `status()` into metrics. It is None until the worker is a member of its group: then there are none."""
+    """Turns `status()` into metrics. It is None until the worker is a member of its group: it is not ready, no more."""
 
     def __init__(self, status: Callable[[], Status | None]) -> None:
         self._status = status
@@ -47,6 +45,8 @@ class WorkerState(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give the metrics as of now."""
         status = self._status()
+        ready = status is not None and status.ready
+        yield _gauge("ready", "1 while every partition assigned to the worker is restored", ready)
         if status is not None:
             yield from _counters(status)
             yield from _of_worker(status)
@@ -77,13 +77,12 @@ def _counters(status: Status) -> Iterator[Metric]:
     refused = dict(status.refused)
     unknown = {"unknown_type": refused.pop("unknown_type", 0)}
     dropped = {reason: count for reason, count in status.dropped.items() if reason not in status.refused} | unknown
-    yield _counter("events", "Events judged", "type", dict.fromkeys(TYPES, 0) | status.events)
+    yield _counter("events", "Events judged", "type", status.events)
     yield _counter("dead_letters", "Records that are no events", "reason", dict.fromkeys(REASONS, 0) | refused)
     yield _counter("dropped", "Events, calls and runs left out or forgotten", "reason", dropped)
 
 
 def _of_worker(status: Status) -> Iterator[Metric]:
-    yield _gauge("ready", "1 while every partition assigned to the worker is restored", status.ready)
     yield _gauge("stuck", "How many things have not moved for half of worker.stuck_timeout_seconds", len(status.stuck))
     yield _gauge("rebalancing_seconds", "For how long the group has been rebalancing", status.rebalancing or 0)
     yield _gauge("partitions", "Partitions that are open", len(status.partitions))

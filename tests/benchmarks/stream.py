@@ -1,8 +1,8 @@
-"""How fast a worker reads, judges and commits, beside a bare consumer that only reads the same records.
+"""How fast a worker reads, judges and commits, with and without metrics, beside a bare consumer of the same records.
 
 Run: python tests/benchmarks/stream.py --bootstrap HOST:PORT [--events 200000]
 
-One process, one event loop for each of the two; the broker runs beside them. Topics of its own are made and deleted.
+One process, one event loop for each of them; the broker runs beside them. Topics of its own are made and deleted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import uuid
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from prometheus_client import generate_latest
 
 from streamguard.logs import configure_logs
 from streamguard.policy import PolicySet
-from streamguard.settings import Settings
+from streamguard.settings import MetricsSettings, Settings
 from streamguard.stream.kafka import FETCH_BYTES, make_admin
+from streamguard.stream.telling import QUIET, Telling
 from streamguard.stream.topics import create_topics
 from streamguard.stream.worker import Worker
+from streamguard.telemetry import Metrics, serving
 
 RUNS = 600
 """Interleaved runs; one in ten loops."""
@@ -73,9 +76,9 @@ async def bare(settings: Settings, events: int) -> float:
         return time.perf_counter() - start
 
 
-async def judged(settings: Settings, events: int) -> tuple[float, int]:
+async def judged(settings: Settings, events: int, telling: Telling = QUIET) -> tuple[float, int]:
     """Run a worker over all records until it has committed them; return the seconds and its verdicts."""
-    worker = Worker(settings, PolicySet({"enabled": True}))
+    worker = Worker(settings, PolicySet({"enabled": True}), telling=telling)
     task = asyncio.create_task(worker.run())
     await worker.ready()
     start = time.perf_counter()
@@ -85,6 +88,25 @@ async def judged(settings: Settings, events: int) -> tuple[float, int]:
     worker.stop()
     await task
     return seconds, sum(worker.verdicts.values())
+
+
+async def served(settings: Settings, events: int) -> float:
+    """Do the same as another group, with metrics that are scraped; return the seconds."""
+    group = f"{settings.worker.group}.metrics"
+    settings = msgspec.structs.replace(settings, worker=msgspec.structs.replace(settings.worker, group=group))
+    await create_topics(settings)
+    metrics = Metrics()
+
+    async def scrape() -> None:
+        while True:
+            await asyncio.sleep(1)
+            generate_latest(metrics.registry)
+
+    async with serving(MetricsSettings(enabled=True, port=0), metrics, lambda: None):
+        scraping = asyncio.create_task(scrape())
+        seconds, _ = await judged(settings, events, metrics)
+        scraping.cancel()
+    return seconds
 
 
 async def main() -> None:
@@ -100,6 +122,7 @@ async def main() -> None:
         await publish(settings, events)
         reading = await bare(settings, events)
         judging, verdicts = await judged(settings, events)
+        serving_too = await served(settings, events)
     finally:
         admin = make_admin(settings.kafka)
         await admin.start()
@@ -108,6 +131,7 @@ async def main() -> None:
     print(f"{events:,} events of {RUNS} runs, {verdicts:,} verdicts, {settings.topics.partitions} partitions")
     print(f"bare consumer   {events / reading:>10,.0f} events a second")
     print(f"worker          {events / judging:>10,.0f} events a second, {judging / reading:.2f} times as long")
+    print(f"... and metrics {events / serving_too:>10,.0f} events a second, {serving_too / reading:.2f} times as long")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from streamguard.stream.worker import Worker
 from streamguard.telemetry import Metrics, serving
 
 ON = PolicySet({"enabled": True, "warningThreshold": 3, "criticalThreshold": 5, "shadowDetectors": ["ping_pong"]})
-TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture
@@ -122,17 +121,6 @@ async def test_a_port_that_is_taken_is_said_at_once() -> None:
         with pytest.raises(CannotListenError, match=str(port)):
             async with serving(MetricsSettings(enabled=True, port=port), Metrics(), lambda: None):
                 pass
-
-
-async def test_a_traceparent_goes_from_the_event_to_its_verdict(cluster: Cluster) -> None:
-    """The header of the call's record is that of the verdict's; one that is not well-formed is left out."""
-    async with running(Worker(cluster.settings, ON)):
-        await cluster.publish("run-1", [call("run-1", 0, gate=True)], headers=[("traceparent", TRACE)])
-        await cluster.publish("run-1", [call("run-1", 1, gate=True)], headers=[("traceparent", b"nonsense")])
-        await cluster.publish("run-1", [call("run-1", 2, gate=True)])
-        records = await cluster.verdict_records(3)
-
-    assert [{"traceparent": TRACE}, {}, {}] == [dict(record.headers) for record in records]
 
 
 def test_settings_of_metrics_are_off_and_on_loopback() -> None:

@@ -67,7 +67,7 @@ def test_the_position_follows_the_log() -> None:
     one = shard(position=20)
     judged(one, loop(15))
 
-    assert (30, 10) == (one.position, one.judged)
+    assert (30, 10) == (one.position, sum(one.events.values()))
 
 
 def test_types_of_a_newer_version_are_counted() -> None:
@@ -105,7 +105,7 @@ def test_a_failure_of_our_own_stops_nothing(monkeypatch: pytest.MonkeyPatch, log
     assert [b"UnreadableRecordError: streamguard failed on this record: ZeroDivisionError"] == [
         dict(letter.headers)["error"] for letter in done.dead_letters
     ]
-    assert 3 == one.judged
+    assert 3 == sum(one.events.values())
     assert ["record failed"] == [line["event"] for line in log_lines if line["log_level"] == "error"]
 
 
