@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
 
 from streamguard.audit.comparison import Comparison, Tally
 from streamguard.audit.deriving import Deriver
@@ -16,6 +20,7 @@ from streamguard.settings import Settings
 from streamguard.signing import Verifier, signing_keys
 from streamguard.stream.journal import Journal, PolicyChange, read_journal
 from streamguard.stream.kafka import close, make_admin, started
+from streamguard.stream.refusal import as_error
 from streamguard.stream.restore import LogReader
 from streamguard.stream.ruleset import Ruleset
 from streamguard.verdicts import Verdict, decode_verdict
@@ -59,7 +64,7 @@ async def judged_until(settings: Settings, partitions: int) -> list[Span]:
     admin = make_admin(settings.kafka)
     try:
         await started(admin, settings.kafka)
-        offsets = await admin.list_consumer_group_offsets(settings.worker.group)
+        offsets = await _committed(admin, settings)
     finally:
         await close(admin)
     places = [TopicPartition(settings.topics.events, number) for number in range(partitions)]
@@ -70,6 +75,21 @@ async def judged_until(settings: Settings, partitions: int) -> list[Span]:
             committed = offsets[place].offset if place in offsets else BEGUN
             spans.append(Span(place.partition, bounds.first, max(bounds.first, min(committed, bounds.end))))
     return spans
+
+
+async def _committed(admin: AIOKafkaAdminClient, settings: Settings) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Ask for the group's positions; on a new Kafka there is no coordinator of groups until somebody asked for one."""
+    give_up = time.monotonic() + settings.kafka.connect_timeout_seconds
+    while True:
+        try:
+            found: dict[TopicPartition, OffsetAndMetadata]
+            found = await admin.list_consumer_group_offsets(settings.worker.group)
+        except KafkaError as error:
+            if not error.retriable or time.monotonic() > give_up:
+                raise as_error(error, f"the group {settings.worker.group} cannot be asked") from error
+            await asyncio.sleep(0.5)
+        else:
+            return found
 
 
 async def verify_partition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -80,9 +80,28 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except StreamguardError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
+        _leave(error)
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:
+        told = _of_kafka(error)
+        if told is None:
+            raise
+        _leave(told)
+
+
+def _leave(error: StreamguardError) -> NoReturn:
+    click.echo(f"error: {error}", err=True)
+    sys.exit(next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), 1))
+
+
+def _of_kafka(error: Exception) -> StreamguardError | None:
+    """Return what a user is told for an error of the Kafka client, which is not imported for that."""
+    client = sys.modules.get("aiokafka.errors")
+    if client is None or not isinstance(error, client.KafkaError):
+        return None
+    refusal = importlib.import_module("streamguard.stream.refusal")
+    told: StreamguardError = refusal.as_error(error)
+    return told

@@ -9,10 +9,11 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from streamguard.cli.audit_output import csv_writer, row_of, table_of, write_parquet
+from streamguard.cli.audit_output import csv_writer, narrow_table_of, row_of, table_of, write_parquet
 from streamguard.cli.audit_query import Chosen, Found, query_of, query_options, read_files, read_topic, topic_settings
 from streamguard.cli.service import service_options
 from streamguard.logs import configure_logs
+from streamguard.verdicts import Verdict
 
 __all__ = ["command", "write"]
 
@@ -71,6 +72,13 @@ def write(found: list[Found], form: str | None) -> None:
     elif form == "csv":
         csv_writer().writerows(row_of(each.verdict) for each in found)
     elif found:
-        Console(soft_wrap=not sys.stdout.isatty()).print(table_of(each.verdict for each in found))
+        _show([each.verdict for each in found])
     else:
         click.echo("no verdicts", err=True)
+
+
+def _show(verdicts: list[Verdict]) -> None:
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    table = table_of(verdicts)
+    fits = console.soft_wrap or console.measure(table).maximum <= console.width
+    console.print(table if fits else narrow_table_of(verdicts))

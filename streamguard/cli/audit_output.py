@@ -17,7 +17,17 @@ from rich.text import Text
 from streamguard.errors import MissingExtraError
 from streamguard.verdicts import Verdict
 
-__all__ = ["COLUMNS", "STYLES", "action_of", "csv_writer", "moment", "row_of", "table_of", "write_parquet"]
+__all__ = [
+    "COLUMNS",
+    "STYLES",
+    "action_of",
+    "csv_writer",
+    "moment",
+    "narrow_table_of",
+    "row_of",
+    "table_of",
+    "write_parquet",
+]
 
 COLUMNS: Final = (
     "time", "action", "shadow", "detector", "count", "threshold", "run_id", "agent_id", "tool", "call_id",
@@ -63,6 +73,22 @@ def table_of(verdicts: Iterable[Verdict]) -> Table:
         table.add_row(
             moment(verdict.source.timestamp)[5:-1], action_of(verdict), verdict.detector or "", count,
             Text(verdict.run_id), Text(verdict.agent_id or ""), Text(verdict.tool or ""), verdict.verdict_id,
+        )  # fmt: skip
+    return table
+
+
+def narrow_table_of(verdicts: Iterable[Verdict]) -> Table:
+    """Return verdicts as a table for a narrow terminal: two lines each, ids whole."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("time (UTC)", no_wrap=True)
+    table.add_column("action", no_wrap=True)
+    table.add_column("run, verdict: why", overflow="fold")
+    for verdict in verdicts:
+        count = f" {verdict.count} of {verdict.threshold}" if verdict.threshold is not None else ""
+        why = " · ".join(filter(None, (f"{verdict.detector or ''}{count}", verdict.tool, verdict.agent_id)))
+        table.add_row(
+            moment(verdict.source.timestamp)[5:19], action_of(verdict),
+            Text.assemble(verdict.run_id, (f"  {verdict.verdict_id}", "dim"), f"\n{why}"),
         )  # fmt: skip
     return table
 
