@@ -18,6 +18,7 @@ from streamguard.audit.deriving import Deriver
 from streamguard.errors import BadSignatureError, UnsignedVerdictError
 from streamguard.settings import Settings
 from streamguard.signing import Verifier, signing_keys
+from streamguard.stream.brokers import may_be_repeated
 from streamguard.stream.journal import Journal, PolicyChange, read_journal
 from streamguard.stream.kafka import close, make_admin, started
 from streamguard.stream.refusal import as_error
@@ -85,7 +86,7 @@ async def _committed(admin: AIOKafkaAdminClient, settings: Settings) -> dict[Top
             found: dict[TopicPartition, OffsetAndMetadata]
             found = await admin.list_consumer_group_offsets(settings.worker.group)
         except KafkaError as error:
-            if not error.retriable or time.monotonic() > give_up:
+            if not may_be_repeated(error) or time.monotonic() > give_up:
                 raise as_error(error, f"the group {settings.worker.group} cannot be asked") from error
             await asyncio.sleep(0.5)
         else:

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from commands import streamguard
 from pyarrow import parquet
+from rich.console import Console
+
+from streamguard.cli.audit_output import narrow_table_of
+from streamguard.verdicts import decode_verdict
 
 SECRET = "SECRETMARKER"  # noqa: S105 - what must not come out
 POLICY = """[policy]
@@ -130,6 +134,18 @@ def test_a_wrong_time_says_what_is_allowed(folder: Path) -> None:
     done = streamguard("audit", "list", "--verdicts", folder / "verdicts.jsonl", "--since", "2026-12-04T08:00:05")
 
     assert (2, True) == (done.returncode, "30m, 24h, 7d" in done.stderr)
+
+
+def test_a_narrow_terminal_shows_ids_whole(folder: Path) -> None:
+    """On 80 columns nothing is cut: each verdict's run and id stand on one line."""
+    said = [decode_verdict(line) for line in (folder / "verdicts.jsonl").read_bytes().splitlines()]
+    output = io.StringIO()
+    Console(width=80, file=output).print(narrow_table_of(said))
+    lines = output.getvalue().splitlines()
+
+    assert all(len(line) <= 80 for line in lines)
+    for verdict in said:
+        assert any({verdict.run_id, verdict.verdict_id} <= set(line.split()) for line in lines)
 
 
 def test_csv_and_parquet_hold_the_same(folder: Path, tmp_path: Path) -> None:

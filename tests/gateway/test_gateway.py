@@ -184,9 +184,11 @@ async def test_a_guard_that_comes_back_is_heard(cluster: Cluster) -> None:
         await gated(client, call(0))
         async with running(Worker(cluster.settings, SOON)), asyncio.timeout(60):
             number = 1
-            while (await gated(client, call(number)))["decided_by"] == "nobody":
+            while (answer := await gated(client, call(number)))["decided_by"] == "nobody":
                 number += 1
                 await asyncio.sleep(0.1)
+
+    assert "guard" == answer["decided_by"]
 
 
 async def test_a_hurried_or_repeated_call_does_not_silence_the_guard(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
 
 def test_it_is_valid() -> None:
     """The document is OpenAPI 3.1."""
-    OpenAPIV31SpecValidator(DOCUMENT).validate()
+    assert [] == list(OpenAPIV31SpecValidator(DOCUMENT).iter_errors())
 
 
 async def test_it_is_served() -> None:

@@ -151,6 +151,9 @@ async def test_it_goes_on_after_a_restart(cluster: Cluster) -> None:
         await expect(page.locator("#link")).to_contain_text("no news since", timeout=15_000)
         async with served(cluster, port=int(address.rpartition(":")[2])):
             await expect(page.locator("#link")).to_have_text("live", timeout=15_000)
+            shown = await page.locator("#link").text_content()
+
+    assert "live" == shown
 
 
 async def test_a_token_is_needed(cluster: Cluster) -> None:
