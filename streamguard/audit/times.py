@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from typing import Final
 
 import msgspec
@@ -19,15 +19,25 @@ _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 def read_time(text: str, now: float) -> int:
     """Return a time in milliseconds since 1970; `now` is in seconds. Raises `ValueError` that says what is allowed."""
     ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        return round((now - float(ago[1]) * UNITS[ago[2]]) * 1000)
-    try:
-        moment = msgspec.convert(text.strip(), datetime)
-    except msgspec.ValidationError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+    found = now - float(ago[1]) * UNITS[ago[2]] if ago is not None else _moment(text.strip())
+    if found is None:
         raise ValueError(
-            f"{text!r} is no time; allowed: one with its zone, such as 2026-12-01T08:00:00Z, or how long ago: "
-            "90s, 30m, 24h, 7d"
+            f"{text!r} is no time; allowed: one with its zone, such as 2026-12-01T08:00:00Z, a day (in UTC), such as "
+            "2026-12-01, or how long ago: 90s, 30m, 24h, 7d"
         )
-    return round(moment.timestamp() * 1000)
+    if found < 0:
+        raise ValueError(f"{text!r} is before 1970")
+    return round(found * 1000)
+
+
+def _moment(text: str) -> float | None:
+    """Return a time in seconds since 1970, a day's beginning in UTC; None if it is none, or has no zone."""
+    try:
+        return datetime.combine(msgspec.convert(text, date), time(), UTC).timestamp()
+    except msgspec.ValidationError:
+        pass
+    try:
+        moment = msgspec.convert(text, datetime)
+    except msgspec.ValidationError:
+        return None
+    return moment.timestamp() if moment.tzinfo is not None else None

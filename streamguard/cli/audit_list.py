@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from streamguard.cli.audit_output import csv_writer, narrow_table_of, row_of, table_of, write_parquet
+from streamguard.cli.audit_output import csv_row_of, csv_writer, narrow_table_of, table_of, write_parquet
 from streamguard.cli.audit_query import Chosen, Found, query_of, query_options, read_files, read_topic, topic_settings
 from streamguard.cli.service import service_options
 from streamguard.logs import configure_logs
@@ -70,7 +70,7 @@ def write(found: list[Found], form: str | None) -> None:
         sys.stdout.buffer.write(b"".join(each.value + b"\n" for each in found))
         sys.stdout.buffer.flush()
     elif form == "csv":
-        csv_writer().writerows(row_of(each.verdict) for each in found)
+        csv_writer().writerows(csv_row_of(each.verdict) for each in found)
     elif found:
         _show([each.verdict for each in found])
     else:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from streamguard.audit.times import read_time
 
-__all__ = ["Moment", "file_options", "files_given", "scope_options"]
+__all__ = ["TIMES", "Moment", "check_span", "file_options", "files_given", "scope_options"]
+
+TIMES: Final = "From a time on: 2026-12-01T08:00:00Z, a day: 2026-12-01 (UTC), or 24h ago: 24h."
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -30,6 +32,12 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore] # newer v
             self.fail(str(error), param, ctx)
 
 
+def check_span(since: int | None, until: int | None) -> None:
+    """Raise `click.UsageError` if a span of time ends before it begins."""
+    if since is not None and until is not None and until <= since:
+        raise click.UsageError("--until is not after --since: there is no time between them")
+
+
 def file_options(command: Command) -> Command:
     """Add the options by which files are read instead of the topics."""
     command = click.option(
@@ -44,9 +52,7 @@ def scope_options(command: Command) -> Command:
     """Add the options that say which verdicts, and from which files."""
     command = file_options(command)
     command = click.option("--until", type=Moment(), help="Before a time.")(command)
-    command = click.option("--since", type=Moment(), help="From a time on: 2026-12-01T08:00:00Z, or 24h ago: 24h.")(
-        command
-    )
+    command = click.option("--since", type=Moment(), help=TIMES)(command)
     return click.option("--run", "run_id", help="Of this run only.")(command)
 
 

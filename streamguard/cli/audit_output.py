@@ -21,6 +21,7 @@ __all__ = [
     "COLUMNS",
     "STYLES",
     "action_of",
+    "csv_row_of",
     "csv_writer",
     "moment",
     "narrow_table_of",
@@ -55,6 +56,14 @@ def row_of(verdict: Verdict) -> list[Any]:
     source = verdict.source
     known = {"time": moment(source.timestamp), "partition": source.partition, "offset": source.offset}
     return [known[name] if name in known else getattr(verdict, name) for name in COLUMNS]
+
+
+def csv_row_of(verdict: Verdict) -> list[Any]:
+    """Return the values of `COLUMNS` as CSV is read elsewhere: the time as ISO 8601, whether in shadow as in JSON."""
+    row = dict(zip(COLUMNS, row_of(verdict), strict=True))
+    row["time"] = row["time"].replace(" ", "T")
+    row["shadow"] = "true" if verdict.shadow else "false"
+    return list(row.values())
 
 
 def table_of(verdicts: Iterable[Verdict]) -> Table:

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from streamguard.audit.query import Query
-from streamguard.cli.audit_options import Moment
-from streamguard.cli.service import load
-from streamguard.logs import configure_logs
+from streamguard.cli.audit_options import TIMES, Moment, check_span
+from streamguard.cli.service import load_briefly
 from streamguard.verdicts import Action, Verdict
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def query_options(command: Command) -> Command:
             help="That do this [default: all but allow].",
         ),
         click.option("--shadow/--no-shadow", default=None, help="Only those in shadow, or none of them."),
-        click.option("--since", type=Moment(), help="From a time on: 2026-12-01T08:00:00Z, or 24h ago: 24h."),
+        click.option("--since", type=Moment(), help=TIMES),
         click.option("--until", type=Moment(), help="Before a time."),
     )  # fmt: skip
     for option in reversed(options):
@@ -88,18 +87,16 @@ def query_options(command: Command) -> Command:
 
 
 def query_of(options: dict[str, Any]) -> Query:
-    """Take the query out of a command's options."""
+    """Take the query out of a command's options. Raises `click.UsageError` if its times are in the wrong order."""
     sets = ("tools", "detectors", "actions")
     values: dict[str, Any] = {name: frozenset(value) if name in sets else value for name, value in options.items()}
+    check_span(options["since"], options["until"])
     return Query(**values)
 
 
 def topic_settings(config: Path | None, bootstrap: str | None, **flags: Any) -> Settings:
-    """Return the settings of a command that reads topics. It logs only what is wrong: what it found is its output."""
-    settings, _ = load(config, None, kafka__bootstrap=bootstrap, **flags)
-    if settings.log.level == "info":
-        configure_logs("warning", settings.log.format)
-    return settings
+    """Return the settings of a command that reads topics."""
+    return load_briefly(config, kafka__bootstrap=bootstrap, **flags)
 
 
 async def partitions_of(settings: Settings) -> int:

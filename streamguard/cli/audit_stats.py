@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from streamguard.audit.stats import BY, Row, Stats
-from streamguard.cli.audit_options import Moment, file_options
+from streamguard.cli.audit_options import TIMES, Moment, check_span, file_options
 from streamguard.cli.audit_query import partitions_of, reading, topic_settings
 from streamguard.cli.service import service_options
 
@@ -34,7 +34,7 @@ FOREVER: Final = 1 << 60
 @click.option(
     "--by", type=click.Choice(BY), multiple=True, default=("agent", "tool"), show_default=True, help="May be repeated."
 )
-@click.option("--since", type=Moment(), help="From a time on: 2026-12-01T08:00:00Z, or 24h ago: 24h.")
+@click.option("--since", type=Moment(), help=TIMES)
 @click.option("--until", type=Moment(), help="Before a time.")
 @click.option("--json", "form", flag_value="json", help="Print JSON lines.")
 @click.option("--csv", "form", flag_value="csv", help="Print CSV.")
@@ -59,6 +59,7 @@ def command(
     saved    calls that were blocked, and so did not run; what an aborted run
              would have gone on to do nobody knows, and it is not counted
     """  # noqa: D301 - \b is click's mark against rewrapping
+    check_span(since, until)
     stats = Stats(tuple(name for name in BY if name in by))
     span = since or 0, until or FOREVER
     if events or verdicts:
@@ -68,7 +69,9 @@ def command(
     else:
         asyncio.run(_of_topic(topic_settings(config, bootstrap), stats, span))
     names: list[str] = [name for name in BY if name in by]
-    if form is None:
+    if form is None and not stats.in_order():
+        click.echo("no events and no verdicts", err=True)
+    elif form is None:
         Console(soft_wrap=not sys.stdout.isatty()).print(_table(names, stats))
     else:
         _write(names, stats, form)
@@ -90,7 +93,7 @@ def _table(names: list[str], stats: Stats) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     for name in NUMBERS:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for key, row in stats.in_order().items():
         numbers = [getattr(row, name) for name in NUMBERS]
         table.add_row(*key, *("" if number is None else f"{number:,}" for number in numbers))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from streamguard.cli.audit_list import write
-from streamguard.cli.audit_output import action_of, csv_writer, moment, row_of
+from streamguard.cli.audit_output import action_of, csv_row_of, csv_writer, moment
 from streamguard.cli.audit_query import (
     Chosen,
     Found,
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from streamguard.verdicts import Verdict
 
 __all__ = ["command"]
+
+NARROW: Final = "\n              "
+"""Begins a second line, below the action."""
 
 
 @click.command("tail", short_help="Follow verdicts as they come.")
@@ -63,20 +66,24 @@ async def _follow(settings: Settings, query: Query, form: str | None) -> None:
 
 def _print(found: list[Found], form: str | None, *, head: bool = False) -> None:
     if form == "csv":
-        csv_writer(head=head).writerows(row_of(each.verdict) for each in found)
+        csv_writer(head=head).writerows(csv_row_of(each.verdict) for each in found)
     elif form == "json":
         write(found, form)
     else:
         console = Console(soft_wrap=True)
         for each in found:
-            console.print(_line(each.verdict), highlight=False)
+            line = _line(each.verdict)
+            if console.is_terminal and line.cell_len > console.width:
+                line = _line(each.verdict, NARROW)
+            console.print(line, highlight=False)
     sys.stdout.flush()
 
 
-def _line(verdict: Verdict) -> Text:
+def _line(verdict: Verdict, between: str = "  ") -> Text:
+    """Return a verdict as a line; `between` what is said and whom it is about."""
     about = f"{verdict.detector} {verdict.count} of {verdict.threshold}" if verdict.detector else ""
     return Text.assemble(
         (moment(verdict.source.timestamp)[11:-1], "dim"), "  ", action_of(verdict), f"  {about}  ",
-        (verdict.tool or "", "bold"), f"  run {verdict.run_id}", f"  agent {verdict.agent_id}" if verdict.agent_id else
-        "", (f"  {verdict.verdict_id}", "dim"),
+        (verdict.tool or "", "bold"), f"{between}run {verdict.run_id}",
+        f"  agent {verdict.agent_id}" if verdict.agent_id else "", (f"  {verdict.verdict_id}", "dim"),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from streamguard.cli.audit_options import files_given, scope_options
+from streamguard.cli.audit_options import check_span, files_given, scope_options
 from streamguard.cli.audit_query import topic_settings
 from streamguard.cli.service import load_policy, service_options
 
@@ -60,6 +60,7 @@ def command(
     """
     from streamguard.audit.verify import Scope  # noqa: PLC0415 - Kafka clients load only when they are used
 
+    check_span(since, until)
     scope = Scope(run_id=run_id, since=since, until=until)
     console = Console(stderr=True)
     begun = time.perf_counter()

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from streamguard.audit.backtest import Backtest, Change, Moment, changes, totals
 from streamguard.audit.labels import Label, Score, read_labels, score
+from streamguard.cli.audit_options import TIMES, check_span
 from streamguard.cli.audit_options import Moment as TimeType
 from streamguard.cli.audit_query import partitions_of, reading, topic_settings
 from streamguard.cli.progress import Complaints
@@ -42,8 +43,8 @@ FOREVER: Final = 1 << 60
     required=True,
     help="The policy; give a second one to compare them.",
 )
-@click.option("--since", type=TimeType(), help="Events from a time on: 2026-12-01T08:00:00Z, or 7d ago: 7d.")
-@click.option("--until", type=TimeType(), help="Events before a time.")
+@click.option("--since", "--from", "since", type=TimeType(), help=TIMES)
+@click.option("--until", "--to", "until", type=TimeType(), help="Events before a time.")
 @click.option("--labels", "labels_file", metavar="FILE", help="Runs that a reader judged.")
 @click.option(
     "--format",
@@ -76,6 +77,7 @@ def command(
     """  # fmt: skip
     if len(policies) > 2:  # noqa: PLR2004 - A and B
         raise click.UsageError("two policies can be compared, not more")
+    check_span(since, until)
     console = Console(stderr=True)
     sweep = []
     if report is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 from pathlib import Path
 from typing import Final
@@ -11,9 +10,8 @@ from typing import Final
 import click
 import structlog
 
-from streamguard.cli.service import load, service_options
+from streamguard.cli.service import load, need, service_options
 from streamguard.cli.signals import obey_signals
-from streamguard.errors import MissingExtraError
 
 __all__ = ["command"]
 
@@ -43,11 +41,7 @@ def command(config: Path | None, bootstrap: str | None, host: str | None, port: 
     Needs the extra: pip install 'streamguard[gateway]'.
     """  # noqa: D301 - \b is click's mark against rewrapping
     settings, _ = load(config, kafka__bootstrap=bootstrap, gateway__host=host, gateway__port=port)
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtraError(
-            f"the gateway needs {' and '.join(missing)}, which is not installed: pip install 'streamguard[gateway]'"
-        )
+    need("the gateway", NEEDED, "gateway")
     from streamguard.gateway import Gateway  # noqa: PLC0415 - Kafka clients load only when they are used
 
     async def serve() -> None:

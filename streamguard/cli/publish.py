@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import TextColumn
 
 from streamguard.cli.progress import Complaints, FileProgress, file_progress, left_out
-from streamguard.cli.service import load, service_options
+from streamguard.cli.service import load_briefly, service_options
 from streamguard.errors import RecordTooLargeError
 from streamguard.importers import AUTO, CHOICES, Imported, Intake, events_of, recording
 
@@ -64,7 +64,7 @@ def command(
 
     Exits 1 if something could not be read; the rest is sent all the same.
     """
-    settings, _ = load(config, kafka__bootstrap=bootstrap)
+    settings = load_briefly(config, kafka__bootstrap=bootstrap)
     console = Console(stderr=True)
     asyncio.run(_Publishing(settings, console, form, rate, skip).run(files))
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import structlog
 
+from streamguard.errors import MissingExtraError
 from streamguard.logs import configure_logs
 from streamguard.policy import PolicySet
 from streamguard.policy_file import LoadedPolicy, load_policy_file
 from streamguard.settings import Settings
 from streamguard.settings_file import load_service
 
-__all__ = ["load", "load_policy", "service_options", "worker_options"]
+__all__ = ["load", "load_briefly", "load_policy", "need", "service_options", "worker_options"]
 
 log = structlog.get_logger("streamguard.policy")
 
@@ -69,6 +71,23 @@ def load(config: Path | None, policy: Path | None = None, **overrides: Any) -> t
     settings, loaded = load_service(config, os.environ, flags, policy)
     configure_logs(settings.log.level, settings.log.format)
     return settings, _warned(loaded)
+
+
+def load_briefly(config: Path | None, **overrides: Any) -> Settings:
+    """Read the settings of a command that does one thing: it logs only what is wrong, its error says the rest."""
+    settings, _ = load(config, None, **overrides)
+    least = "warning" if settings.log.level == "info" else settings.log.level
+    configure_logs(least, settings.log.format, libraries=least == "debug")
+    return settings
+
+
+def need(what: str, packages: Sequence[str], extra: str) -> None:
+    """Raise `MissingExtraError` if packages of an extra are not installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
+        are = "is" if len(missing) == 1 else "are"
+        raise MissingExtraError(f"{what} needs {names}, which {are} not installed: pip install 'streamguard[{extra}]'")
 
 
 def load_policy(file: Path | None) -> PolicySet:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from streamguard.cli.service import load, service_options
+from streamguard.cli.service import load_briefly, service_options
 
 __all__ = ["command"]
 
@@ -28,7 +28,7 @@ def create(config: Path | None, bootstrap: str | None, partitions: int | None, r
     """
     from streamguard.stream.topics import create_topics  # noqa: PLC0415 - Kafka clients load only when they are used
 
-    settings, _ = load(
+    settings = load_briefly(
         config,
         kafka__bootstrap=bootstrap,
         topics__partitions=partitions,

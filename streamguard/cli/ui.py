@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 from pathlib import Path
 from typing import Final
 
 import click
 import structlog
 
-from streamguard.cli.service import load, service_options
+from streamguard.cli.service import load, need, service_options
 from streamguard.cli.signals import obey_signals
-from streamguard.errors import MissingExtraError
 
 __all__ = ["check_extra", "command"]
 
@@ -57,8 +55,4 @@ def command(
 
 def check_extra() -> None:
     """Raise `MissingExtraError` if the page cannot be served."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtraError(
-            f"the live page needs {' and '.join(missing)}, which is not installed: pip install 'streamguard[ui]'"
-        )
+    need("the live page", NEEDED, "ui")

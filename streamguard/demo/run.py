@@ -84,8 +84,11 @@ async def _demo(plan: Plan, view: View, stop: asyncio.Event) -> None:
         else:
             settings = _own_topics(settings, plan.bootstrap, idempotence=True)
             stack.push_async_callback(_delete_topics, settings)  # before they are made: a signal may come in between
-        view.say(f"topics {settings.topics.events}, {settings.topics.verdicts} at {settings.kafka.bootstrap}")
+            view.say(
+                f"asking the Kafka at {plan.bootstrap} (for {settings.kafka.connect_timeout_seconds:g} s at most) ..."
+            )
         await _unless_stopped(stop, create_topics(settings))
+        view.say(f"topics {settings.topics.events}, {settings.topics.verdicts} at {settings.kafka.bootstrap}")
         worker = await stack.enter_async_context(_worker(settings, view, stop))
         if plan.ui_port is not None:
             await stack.enter_async_context(_live_page(settings, plan.ui_port, view))

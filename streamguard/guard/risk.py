@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -25,34 +25,46 @@ LOOKED_AT: Final = 2
 
 
 class Risk(msgspec.Struct, frozen=True):
-    """What a detector would count, in calls, and from where on it stops the call."""
+    """What a detector would count, in calls, and from where on it warns of the call or blocks it."""
 
     detector: str
     count: int
     threshold: int
     tool: str
+    action: Literal["warn", "block"] = "block"
 
 
 def nearest(policy: Policy, window: RunWindow) -> Risk | None:
-    """Return the detector that is nearest to stopping the run's next call; None if nothing repeats."""
+    """Return the threshold that the run's next call is nearest to; None if nothing repeats.
+
+    Once the calls were warned of, by whichever detector, what they are near to is being blocked.
+    """
     if policy.enabled is not True or window.newest is None:
         return None
     newest = [window.record(seq) for seq in range(max(window.first, window.next - LOOKED_AT), window.next)]
     risks = [risk for call in newest for risk in _of(policy, window, call) if risk.count > 1]
+    if any(risk.action == "warn" and risk.count > risk.threshold for risk in risks):
+        risks = [risk for risk in risks if risk.action == "block"]
     return max(risks, key=lambda risk: (risk.count / risk.threshold, risk.threshold), default=None)
 
 
 def _of(policy: Policy, window: RunWindow, call: Call) -> list[Risk]:
-    critical = policy.critical_threshold
+    warning, critical = policy.warning_threshold, policy.critical_threshold
     poll = call.kind in {POLL, LOG} or call.tool == "command_status"
-    asked = [(UNKNOWN_TOOL_REPEAT, policy.unknown_tool_threshold, True),
-             (GLOBAL_CIRCUIT_BREAKER, policy.global_circuit_breaker_threshold, True),
-             (KNOWN_POLL_NO_PROGRESS, critical, poll and policy.known_poll_no_progress),
-             (PING_PONG, critical, policy.ping_pong and _stuck(window, call)),
-             (GENERIC_REPEAT, critical, policy.generic_repeat and not poll)]  # fmt: skip
+    known, generic = poll and policy.known_poll_no_progress, policy.generic_repeat and not poll
+    asked: list[tuple[str, Literal["warn", "block"], int, bool]] = [
+        (UNKNOWN_TOOL_REPEAT, "block", policy.unknown_tool_threshold, True),
+        (GLOBAL_CIRCUIT_BREAKER, "block", policy.global_circuit_breaker_threshold, True),
+        (KNOWN_POLL_NO_PROGRESS, "warn", warning, known),
+        (KNOWN_POLL_NO_PROGRESS, "block", critical, known),
+        (PING_PONG, "warn", warning, policy.ping_pong),
+        (PING_PONG, "block", critical, policy.ping_pong and _stuck(window, call)),
+        (GENERIC_REPEAT, "warn", warning, generic),
+        (GENERIC_REPEAT, "block", critical, generic),
+    ]
     return [
-        Risk(detector, count_of(detector, "block", window, call.tool, call.signature), threshold, call.tool)
-        for detector, threshold, on in asked
+        Risk(detector, count_of(detector, action, window, call.tool, call.signature), threshold, call.tool, action)
+        for detector, action, threshold, on in asked
         if on
     ]
 

@@ -61,6 +61,9 @@ READER_BACKOFF_MS: Final = 10
 FOLLOWER_WAIT_MS: Final = 100
 """Longest wait of the broker for verdicts: a partition followed anew is asked for after it."""
 
+SAY_SECONDS: Final = 10.0
+"""How often it is said that no broker answers."""
+
 CLOSE_SECONDS: Final = 5.0
 """Longest wait for clients to close."""
 
@@ -167,6 +170,7 @@ async def started(client: Client, kafka: KafkaSettings) -> None:
     `kafka.connect_timeout_seconds`.
     """
     give_up = time.monotonic() + kafka.connect_timeout_seconds
+    say_again = 0.0
     while True:
         left = give_up - time.monotonic()
         try:
@@ -180,7 +184,9 @@ async def started(client: Client, kafka: KafkaSettings) -> None:
                     f"no Kafka broker answered at {kafka.bootstrap} within {kafka.connect_timeout_seconds:g} s "
                     f"({type(error).__name__}). {await _what_to_look_at(kafka)}"
                 ) from error
-            log.warning("no broker answers yet", bootstrap=kafka.bootstrap, seconds_left=round(left))
+            if time.monotonic() >= say_again:
+                log.warning("no broker answers yet", bootstrap=kafka.bootstrap, seconds_left=round(left))
+                say_again = time.monotonic() + SAY_SECONDS
             await asyncio.sleep(1.0)
         except KafkaError as error:
             await close(client)

@@ -158,7 +158,10 @@ class Page:
             "minutes": model.by_minute(),
             "latency": {"p50": model.latency(0.5), "p99": model.latency(0.99)},
             "group": workers.state,
-            "partitions": [{**msgspec.structs.asdict(each), "lag": each.lag} for each in workers.partitions],
+            "partitions": [
+                {**msgspec.structs.asdict(each), "lag": each.lag, "state": each.state(workers.slow)}
+                for each in workers.partitions
+            ],
         }  # fmt: skip
 
 

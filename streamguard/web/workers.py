@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,20 +23,36 @@ __all__ = ["PartitionState", "Workers"]
 log = structlog.get_logger("streamguard.web")
 
 LOOK_SECONDS: Final = 2.0
+SLOW: Final = 4
+"""Intervals between checkpoints without one: then something is wrong."""
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A partition: whose it is, how far the group has committed, where it ends."""
+    """A partition: whose it is, how far the group has committed, where it ends, and how long that did not move.
+
+    The group commits with a checkpoint: up to one interval of events behind it are judged already.
+    """
 
     partition: int
     worker: str | None
     committed: int | None
     end: int
+    still: float = 0.0  # seconds since the committed position moved, or was at the end
 
     @property
     def lag(self) -> int | None:
-        """Events that are not judged, or not written down, yet."""
+        """Events behind the last checkpoint."""
         return None if self.committed is None else max(0, self.end - self.committed)
+
+    def state(self, slow: float) -> str:
+        """Say how it is; `slow`: seconds after which a checkpoint should have come."""
+        if self.worker is None:
+            return "nobody's"
+        if self.committed is None:
+            return "not begun"
+        if not self.lag:
+            return "caught up"
+        return "working" if self.still < slow else f"no checkpoint for {self.still:.0f} s"
 
 
 class Workers:
@@ -44,7 +61,9 @@ class Workers:
     def __init__(self, settings: Settings) -> None:
         self.state = "unknown"
         self.partitions: list[PartitionState] = []
+        self.slow = SLOW * max(settings.worker.checkpoint_interval_seconds, LOOK_SECONDS)
         self._settings = settings
+        self._moved: dict[int, tuple[int | None, float]] = {}  # by partition: the position, and since when it is there
 
     async def run(self) -> None:
         """Look again and again; what cannot be asked stays as it was."""
@@ -82,7 +101,7 @@ class Workers:
         ends = await reader.end_offsets(places)
         self.state = str(state)
         self.partitions = [
-            PartitionState(
+            self._partition(
                 place.partition,
                 owners.get(place.partition),
                 offsets[place].offset if place in offsets and offsets[place].offset >= 0 else None,
@@ -90,6 +109,14 @@ class Workers:
             )
             for place in places
         ]
+
+    def _partition(self, number: int, worker: str | None, committed: int | None, end: int) -> PartitionState:
+        now = time.monotonic()
+        before, since = self._moved.get(number, (None, now))
+        if before != committed or committed is None or committed >= end:
+            since = now
+        self._moved[number] = committed, since
+        return PartitionState(number, worker, committed, end, now - since)
 
     async def _numbers(self, reader: Any) -> set[int]:
         """Ask for a topic that this client has not heard of yet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,41 @@ def test_a_wrong_time_says_what_is_allowed(folder: Path) -> None:
     assert (2, True) == (done.returncode, "30m, 24h, 7d" in done.stderr)
 
 
+def test_a_day_begins_in_utc(folder: Path) -> None:
+    """A day alone is a time too: its first moment."""
+    of_day = listed(folder, "--json", "--since", "2026-12-04", "--until", "2026-12-05")
+
+    assert listed(folder, "--json") == of_day
+    assert not listed(folder, "--json", "--since", "2026-12-05")
+
+
+@pytest.mark.parametrize(
+    ("span", "fault"),
+    [
+        (("--since", "99999999999d"), "is before 1970"),
+        (("--since", "9" * 400 + "d"), "is before 1970"),
+        (("--since", "2026-12-04T08:00:05Z", "--until", "2026-12-04T08:00:05Z"), "--until is not after --since"),
+        (("--since", "1h", "--until", "2h"), "--until is not after --since"),
+    ],
+)
+@pytest.mark.parametrize("command", ["list", "stats", "verify"])
+def test_a_span_that_is_none_is_a_wrong_usage(command: str, span: tuple[str, ...], fault: str) -> None:
+    """A time before there were any, and an end that is not after its beginning, are named."""
+    done = streamguard("audit", command, *span)
+
+    assert (2, True) == (done.returncode, fault in done.stderr), done.stderr
+
+
+def test_no_events_are_said_to_be_none(tmp_path: Path) -> None:
+    """Statistics of nothing are a sentence, not an empty table; for machines they are nothing."""
+    (tmp_path / "none.jsonl").write_text("")
+    files = ("--events", tmp_path / "none.jsonl", "--verdicts", tmp_path / "none.jsonl")
+    people, machines = streamguard("audit", "stats", *files), streamguard("audit", "stats", *files, "--json")
+
+    assert (0, "", "no events and no verdicts\n") == (people.returncode, people.stdout, people.stderr)
+    assert (0, "", "") == (machines.returncode, machines.stdout, machines.stderr)
+
+
 def test_a_narrow_terminal_shows_ids_whole(folder: Path) -> None:
     """On 80 columns nothing is cut: each verdict's run and id stand on one line."""
     said = [decode_verdict(line) for line in (folder / "verdicts.jsonl").read_bytes().splitlines()]
@@ -156,6 +192,8 @@ def test_csv_and_parquet_hold_the_same(folder: Path, tmp_path: Path) -> None:
 
     assert len(verdicts(folder)) == len(rows) == len(table)
     assert [(row["verdict_id"], int(row["count"])) for row in rows] == [(r["verdict_id"], r["count"]) for r in table]
+    assert [datetime.fromisoformat(row["time"]) for row in rows] == [r["time"] for r in table]
+    assert [json.loads(row["shadow"]) for row in rows] == [r["shadow"] for r in table]
 
 
 def test_a_line_that_is_no_verdict_is_named(folder: Path, tmp_path: Path) -> None:

@@ -7,12 +7,18 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError
+from aiokafka.structs import OffsetAndMetadata
 from cluster import Cluster, running
 from commands import started, streamguard
 from events import call, loop
 
+from streamguard.audit.verify import Span, judged_until
+from streamguard.errors import BrokerUnavailableError
 from streamguard.policy import PolicySet
 from streamguard.stream.restore import LogReader
 from streamguard.stream.ruleset import Ruleset
@@ -149,6 +155,27 @@ async def rewritten(cluster: Cluster, values: list[bytes]) -> None:
     async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap) as producer:
         for value in values:
             await producer.send_and_wait(topic, value, partition=0)
+
+
+async def test_a_new_kafka_is_waited_for(broker: Any, topic_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no group was ever asked for there is no coordinator at first: it is asked again for a while."""
+    asked: list[str] = []
+
+    async def none_yet(_: Any, group: str, **__: Any) -> dict[TopicPartition, Any]:
+        asked.append(group)
+        if len(asked) == 1:
+            raise GroupCoordinatorNotAvailableError
+        return {TopicPartition(f"{topic_prefix}.events", 1): OffsetAndMetadata(0, "")}
+
+    monkeypatch.setattr(AIOKafkaAdminClient, "list_consumer_group_offsets", none_yet)
+    async with Cluster(broker, topic_prefix, partitions=2) as cluster:
+        spans = await judged_until(cluster.settings, 2)
+        kafka = msgspec.structs.replace(cluster.settings.kafka, connect_timeout_seconds=0.0)
+        asked.clear()
+        with pytest.raises(BrokerUnavailableError, match=r"the group .* cannot be asked"):
+            await judged_until(msgspec.structs.replace(cluster.settings, kafka=kafka), 2)
+
+    assert [Span(0, 0, 0), Span(1, 0, 0)] == spans
 
 
 async def test_each_ruleset_stands_once_by_its_hash(cluster: Cluster) -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.errors import NotLeaderForPartitionError, TopicAuthorizationFailedError
 from commands import streamguard
+
+from streamguard import cli
+from streamguard.cli.service import need
+from streamguard.errors import MissingExtraError
 
 
 def test_help_lists_every_command() -> None:
@@ -91,6 +97,7 @@ def test_health_says_when_nothing_is_judged(tmp_path: Path) -> None:
 
     assert (0, 1) == (alive.returncode, ready.returncode)
     assert "rebalancing for 7 s" in alive.stdout
+    assert ready.stderr.startswith("error: ")
     assert "rebalancing for 7 s" in ready.stderr
 
 
@@ -118,6 +125,51 @@ def test_policy_test(tmp_path: Path) -> None:
         f"{file}:1: quiet: warn is missing, got nothing (too calm)",
         "1 cases, 1 events, 1 mismatches",
     ] == done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("audit", "list"), ("audit", "stats"), ("audit", "verify"), ("topics", "create"), ("audit", "tail")]
+)
+def test_without_a_broker_a_command_says_it_twice_at_most(arguments: tuple[str, ...]) -> None:
+    """It says that it waits, and how that ended; the Kafka client's own complaints are not repeated."""
+    variables = {"STREAMGUARD_KAFKA_CONNECT_TIMEOUT_SECONDS": "3"}
+    done = streamguard(*arguments, "--bootstrap", "127.0.0.1:1", variables=variables)
+    waiting, ended = done.stderr.splitlines()
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "no broker answers yet" in waiting
+    assert ended.startswith("error: no Kafka broker answered at 127.0.0.1:1 within 3 s")
+
+
+@pytest.mark.parametrize(
+    ("packages", "told"),
+    [
+        (("json", "no_a"), "the page needs no_a, which is not installed"),
+        (("no_a", "no_b"), "the page needs no_a and no_b, which are not installed"),
+        (("no_a", "no_b", "no_c"), "the page needs no_a, no_b and no_c, which are not installed"),
+    ],
+)
+def test_a_missing_extra_is_named(packages: tuple[str, ...], told: str) -> None:
+    """What is not installed is said, and what to install."""
+    with pytest.raises(MissingExtraError, match=f"^{told}: pip install 'streamguard\\[ui\\]'$"):
+        need("the page", packages, "ui")
+
+
+@pytest.mark.parametrize(("error", "code"), [(NotLeaderForPartitionError(), 1), (TopicAuthorizationFailedError(), 3)])
+def test_an_error_of_kafka_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, code: int
+) -> None:
+    """An error of the Kafka client that no command foresaw is told as ours are, not as a traceback."""
+
+    def fails(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "cli", fails)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    [line] = capsys.readouterr().err.splitlines()
+
+    assert (code, True) == (left.value.code, line.startswith("error: "))
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

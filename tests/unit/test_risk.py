@@ -44,6 +44,23 @@ def test_two_calls_that_take_turns() -> None:
     assert Risk("ping_pong", 5, 6, "a") == risk
 
 
+def test_the_warning_is_nearer_than_the_block() -> None:
+    """Before a run is warned the warning is what it is near to, though its results differ; afterwards the block is."""
+    policy = resolve({"enabled": True, "warningThreshold": 4, "criticalThreshold": 6})
+    log, told = Log(policy), []
+    for number in range(3):
+        log.pair(number, result=f"page {number}")
+    window = log.guard.window_of(ToolCall(tool="read", run_id="r"))
+    assert window is not None
+    assert Risk("generic_repeat", 3, 4, "read", "warn") == nearest(policy, window)
+
+    for number in range(3, 8):
+        log.pair(number)
+        risk = nearest(policy, window)
+        told.append((risk.action, risk.count) if risk is not None else None)
+    assert [("warn", 4), ("block", 2), ("block", 3), ("block", 4), ("block", 5)] == told
+
+
 @given(policy=POLICIES, events=streams)
 def test_a_block_counts_what_was_told(policy: Policy, events: list[Event]) -> None:
     """Whenever a call is blocked, the count of its verdict is what was told for it just before."""

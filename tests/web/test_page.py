@@ -83,6 +83,7 @@ async def test_who_is_nearest_to_a_threshold_comes_first(cluster: Cluster) -> No
         await expect(page.locator("#f-lag")).to_have_text("0")
         await expect(page.locator("#f-p50")).to_contain_text("s")
         await expect(page.locator("#parts tbody tr")).to_have_count(2)
+        await expect(page.locator("#risks .near em").last).to_contain_text("block · generic_repeat")
 
     assert (["stuck-run", "near-run"], ["7 of 6", "4 of 6"]) == (found, near)
 

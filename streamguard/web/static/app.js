@@ -60,7 +60,7 @@ function row(run) {
     const part = Math.min(1, run.risk.count / run.risk.threshold), box = el("div", "near"), bar = el("span", `bar ${part >= 1 ? "full" : part >= 0.6 ? "high" : ""}`), fill = el("i");
     fill.style.width = `${part * 100}%`;
     bar.append(fill);
-    box.append(el("b", "", `${run.risk.count} of ${run.risk.threshold}`), bar, el("em", "", `${run.risk.detector} · ${run.risk.tool}`));
+    box.append(el("b", "", `${run.risk.count} of ${run.risk.threshold}`), bar, el("em", "", `${run.risk.action === "warn" ? "warning" : "block"} · ${run.risk.detector} · ${run.risk.tool}`));
     near.append(box);
   }
   const last = el("td");
@@ -115,7 +115,7 @@ function showChart() {
 function showPartitions() {
   $("part-note").textContent = `group ${state.group.toLowerCase()}`;
   $("parts").tBodies[0].replaceChildren(...state.partitions.map((one) => {
-    const made = el("tr"), what = !one.worker ? "nobody's" : one.committed === null ? "not begun" : one.lag ? "judging" : "caught up";
+    const made = el("tr"), what = one.state;
     made.append(el("td", "n", one.partition), el("td", "id soft", one.worker || "–"), el("td", "n", number(one.committed)), el("td", "n", number(one.end)), el("td", "n", number(one.lag)), el("td", "soft", what));
     return made;
   }));
@@ -132,7 +132,7 @@ async function refreshRun() {
   const answer = await fetch(`/api/run?run_id=${encodeURIComponent(open)}`), run = await answer.json();
   $("run-title").textContent = open;
   if (!answer.ok) { $("run-note").textContent = run.error; $("steps").tBodies[0].replaceChildren(); return; }
-  const risk = run.risk ? `, ${run.risk.count} of ${run.risk.threshold} for ${run.risk.detector}` : "";
+  const risk = run.risk ? `, ${run.risk.count} of ${run.risk.threshold} to a ${run.risk.action === "warn" ? "warning" : "block"} by ${run.risk.detector}` : "";
   $("run-note").textContent = `${run.agent ? `agent ${run.agent}, ` : ""}partition ${run.partition}, ${number(run.calls)} calls since ${clock(run.begun)}, ${run.state}${risk}`;
   const counts = new Map(), hues = new Map(), letters = new Map();
   for (const step of run.steps) if (step.kind === "tool_call") counts.set(step.key, (counts.get(step.key) || 0) + 1);
