@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 import structlog
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from streamguard.cases import run_cases
+from streamguard.cli.audit_output import moment
 from streamguard.cli.service import load_policy
 from streamguard.logs import configure_logs
 from streamguard.policy_file import OPENCLAW, LoadedPolicy, load_policy_file
@@ -51,7 +53,7 @@ def check(file: Path) -> None:
 @click.option("--agent", "agent_id", help="The policy of this agent instead of the global one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(file: Path, agent_id: str | None, *, as_json: bool) -> None:
-    """Show the effective policy, and where each value comes from."""
+    """Show the effective policy, where each value comes from, and the overrides beside it."""
     configure_logs()
     loaded = load_policy_file(file)
     _warn(loaded)
@@ -59,9 +61,16 @@ def show(file: Path, agent_id: str | None, *, as_json: bool) -> None:
         click.echo(f"{file} has no block for agent {agent_id}: the global policy holds", err=True)
     values = loaded.explain(agent_id)
     fingerprint = loaded.policies.of(agent_id).fingerprint
+    overrides = {
+        name: override for name, override in loaded.policies.overrides.items()
+        if agent_id is None or override.agent in {None, agent_id}
+    }  # fmt: skip
     if as_json:
         fields = {value.field: {"value": value.value, "from": value.origin} for value in values}
-        click.echo(json.dumps({"agent": agent_id, "policy": fingerprint, "fields": fields}, indent=2))
+        told = {"agent": agent_id, "policy": fingerprint, "fields": fields}
+        if overrides:
+            told["overrides"] = {name: msgspec.to_builtins(override) for name, override in overrides.items()}
+        click.echo(json.dumps(told, indent=2))
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("field", "value", "from"):
@@ -71,6 +80,13 @@ def show(file: Path, agent_id: str | None, *, as_json: bool) -> None:
     console = Console(soft_wrap=not sys.stdout.isatty())
     console.print(f"policy {fingerprint}" + (f" of agent {agent_id}" if agent_id else ""), highlight=False)
     console.print(table)
+    for name, override in overrides.items():
+        console.print(
+            f"override {name}: {override.signature} goes on until {moment(override.until)}"
+            + (f" for agent {override.agent}" if override.agent else "")
+            + f"; by {override.by}: {override.why}",
+            highlight=False, markup=False,
+        )  # fmt: skip
 
 
 @command.command("test")

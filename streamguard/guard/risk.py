@@ -24,6 +24,10 @@ LOOKED_AT: Final = 2
 """Newest calls that are looked at: a loop of one, or of two that take turns, goes on with one of them."""
 
 
+BEGUN: Final = {PING_PONG: 4}
+"""Least count that is told: any two calls are the beginning of taking turns, and the first repeat is that of one."""
+
+
 class Risk(msgspec.Struct, frozen=True):
     """What a detector would count, in calls, and from where on it warns of the call or blocks it."""
 
@@ -42,7 +46,7 @@ def nearest(policy: Policy, window: RunWindow) -> Risk | None:
     if policy.enabled is not True or window.newest is None:
         return None
     newest = [window.record(seq) for seq in range(max(window.first, window.next - LOOKED_AT), window.next)]
-    risks = [risk for call in newest for risk in _of(policy, window, call) if risk.count > 1]
+    risks = [risk for call in newest for risk in _of(policy, window, call) if risk.count >= BEGUN.get(risk.detector, 2)]
     if any(risk.action == "warn" and risk.count > risk.threshold for risk in risks):
         risks = [risk for risk in risks if risk.action == "block"]
     return max(risks, key=lambda risk: (risk.count / risk.threshold, risk.threshold), default=None)

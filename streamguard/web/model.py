@@ -86,7 +86,9 @@ class Model:
             track.state, track.risk = "ended", None
             return
         window = guard.window_of(event)
-        track.risk = nearest(guard.policy_of(track.agent_id), window) if window is not None else None
+        risk = nearest(guard.policy_of(track.agent_id), window) if window is not None else None
+        if not isinstance(event, ToolCall) or _share(risk) >= _share(track.risk):  # a call is no progress yet
+            track.risk = risk
 
     def verdict(self, verdict: Verdict, timestamp: int) -> None:
         """Take a verdict; `timestamp` (ms since 1970) is that of its record."""
@@ -181,8 +183,12 @@ class Model:
         return step
 
 
+def _share(risk: Risk | None) -> float:
+    return risk.count / risk.threshold if risk is not None else 0.0
+
+
 def _urgency(track: Track) -> tuple[float, int]:
-    return (track.risk.count / track.risk.threshold if track.risk is not None else 0.0, track.seen)
+    return _share(track.risk), track.seen
 
 
 def as_json(track: Track) -> dict[str, Any]:

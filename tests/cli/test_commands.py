@@ -113,6 +113,20 @@ def test_policy_show(tmp_path: Path) -> None:
     assert {"value": True, "from": "policy.enabled"} == shown["fields"]["enabled"]
 
 
+def test_policy_show_names_overrides(tmp_path: Path) -> None:
+    """Who allows what, until when and why; those of other agents are not shown for an agent."""
+    file, signature = tmp_path / "p.toml", f"read:{'0' * 32}"
+    lines = (f'signature = "{signature}"', 'until = "2026-12-31T18:00:00Z"', 'by = "ops [red]"', 'why = "known"')
+    file.write_text("\n".join(("[policy]", "enabled = true", "[overrides.slow]", *lines, 'agent = "a"', "")))
+    everyone, other = streamguard("policy", "show", file), streamguard("policy", "show", file, "--agent", "b")
+    machines = json.loads(streamguard("policy", "show", file, "--agent", "a", "--json").stdout)
+
+    told = f"override slow: {signature} goes on until 2026-12-31 18:00:00.000Z for agent a; by ops [red]: known"
+    assert told in everyone.stdout
+    assert "override" not in other.stdout
+    assert signature == machines["overrides"]["slow"]["signature"]
+
+
 def test_policy_test(tmp_path: Path) -> None:
     """Mismatches are printed with file, line, case and difference; the last line counts; the exit code is 1."""
     file = tmp_path / "cases.jsonl"

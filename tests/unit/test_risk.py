@@ -44,6 +44,20 @@ def test_two_calls_that_take_turns() -> None:
     assert Risk("ping_pong", 5, 6, "a") == risk
 
 
+def test_a_call_and_another_and_the_first_again_are_no_loop() -> None:
+    """Two different calls are near to nothing, nor is going back to the first; going on so is."""
+    policy = resolve({"enabled": True})
+    log, told = Log(policy), []
+    for number in range(4):
+        log.pair(number, tool="ab"[number % 2])
+        window = log.guard.window_of(ToolCall(tool="a", run_id="r"))
+        assert window is not None
+        risk = nearest(policy, window)
+        told.append((risk.detector, risk.count) if risk is not None else None)
+
+    assert [None, None, ("ping_pong", 4), ("ping_pong", 5)] == told
+
+
 def test_the_warning_is_nearer_than_the_block() -> None:
     """Before a run is warned the warning is what it is near to, though its results differ; afterwards the block is."""
     policy = resolve({"enabled": True, "warningThreshold": 4, "criticalThreshold": 6})
