@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ NEEDS_OPENCLAW = "needs the real OpenClaw"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of tests that only the real broker can pass."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs in the background: our commands would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "apache: needs the real Apache Kafka; skipped on the embedded broker")
 
 

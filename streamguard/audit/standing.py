@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -40,16 +40,20 @@ async def standing_verdicts(
     *,
     since: int | None = None,
     tell: Callable[[int], None] = lambda _: None,
+    positions: dict[int, int] | None = None,
 ) -> AsyncIterator[Standing]:
     """Yield what stands on some partitions, one after the other, each from a time of its events (ms since 1970) on.
 
-    What is no verdict is named in the log and left out. `tell` hears how many records were read. Raises `KafkaError`.
+    What is no verdict is named in the log and left out. `tell` hears how many records were read; `positions` is told,
+    of each partition, the offset behind them. Raises `KafkaError`.
     """
+    positions = {} if positions is None else positions
     places = [TopicPartition(settings.topics.verdicts, number) for number in partitions]
     read = 0
     async with LogReader(settings.kafka, *places) as reader:
         for place in places:
             start = 0
+            positions[place.partition] = (await reader.bounds(place)).end
             if since is not None:
                 found = await reader.at_time(place, max(0, since - SLACK_MS))
                 if found is None:
@@ -60,18 +64,28 @@ async def standing_verdicts(
                     standing = _decoded(record)
                     if standing is not None:
                         yield standing
+                positions[place.partition] = max(positions[place.partition], records[-1].offset + 1)
                 read += len(records)
                 tell(read)
 
 
-async def following(settings: Settings, partitions: Iterable[int]) -> AsyncIterator[Standing]:
-    """Yield verdicts as they come, from now on, until the caller ends it. Raises `KafkaError`."""
+async def following(
+    settings: Settings, partitions: Iterable[int], positions: Mapping[int, int]
+) -> AsyncIterator[Standing]:
+    """Yield verdicts as they come, until the caller ends it: of each partition from a position, else from now on.
+
+    Raises `KafkaError`.
+    """
     consumer = make_follower(settings.kafka)
     try:
         await started(consumer, settings.kafka)
         places = [TopicPartition(settings.topics.verdicts, number) for number in partitions]
         consumer.assign(places)
-        await consumer.seek_to_end(*places)
+        for place in places:
+            if place.partition in positions:
+                consumer.seek(place, positions[place.partition])
+            else:
+                await consumer.seek_to_end(place)
         while True:
             for records in (await consumer.getmany(timeout_ms=POLL_MS)).values():
                 for record in records:

@@ -38,6 +38,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     since: int | None = None
     until: int | None = None
+    offsets: tuple[int, int] | None = None
 
     def holds(self, verdict: Verdict) -> bool:
         """Tell whether a verdict is of interest."""
@@ -46,7 +47,14 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
             (self.run_id is None or verdict.run_id == self.run_id)
             and (self.since is None or time >= self.since)
             and (self.until is None or time < self.until)
+            and (self.offsets is None or self.offsets[0] <= verdict.source.offset < self.offsets[1])
         )
+
+    def cut(self, span: Span) -> Span:
+        """Return a span without the events behind the offsets: no verdict of interest depends on them."""
+        if self.offsets is None:
+            return span
+        return msgspec.structs.replace(span, end=max(span.first, min(span.end, self.offsets[1])))
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -10,7 +11,7 @@ import click
 
 from streamguard.audit.times import read_time
 
-__all__ = ["TIMES", "Moment", "check_span", "file_options", "files_given", "scope_options"]
+__all__ = ["TIMES", "Moment", "Offsets", "check_span", "file_options", "files_given", "scope_options"]
 
 TIMES: Final = "From a time on: 2026-12-01T08:00:00Z, a day: 2026-12-01 (UTC), or 24h ago: 24h."
 
@@ -30,6 +31,19 @@ class Moment(click.ParamType):  # type: ignore[type-arg,unused-ignore] # newer v
             return read_time(str(value), time.time())
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Offsets(click.ParamType):  # type: ignore[type-arg,unused-ignore] # newer versions of click have it
+    """A range of offsets: the first, and the one behind the last."""
+
+    name = "FIRST:END"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Read it."""
+        found = re.fullmatch(r"(\d{1,18}):(\d{1,18})", str(value), re.ASCII)
+        if found is None or int(found[1]) >= int(found[2]):
+            self.fail(f"{value!r} is no range of offsets: FIRST:END, such as 0:1000, END behind the last", param, ctx)
+        return int(found[1]), int(found[2])
 
 
 def check_span(since: int | None, until: int | None) -> None:

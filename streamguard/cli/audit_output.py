@@ -25,6 +25,7 @@ __all__ = [
     "csv_writer",
     "moment",
     "narrow_table_of",
+    "printable",
     "row_of",
     "table_of",
     "write_parquet",
@@ -49,6 +50,11 @@ def action_of(verdict: Verdict) -> Text:
     if not verdict.shadow:
         return Text(verdict.action, STYLES[verdict.action])
     return Text(f"{verdict.action} (shadow)", "dim")
+
+
+def printable(text: str | None) -> str:
+    """Return a name as a terminal may show it: agents choose names, and none of them moves the cursor."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text or "")
 
 
 def row_of(verdict: Verdict) -> list[Any]:
@@ -80,8 +86,8 @@ def table_of(verdicts: Iterable[Verdict]) -> Table:
     for verdict in verdicts:
         count = f"{verdict.count} of {verdict.threshold}" if verdict.threshold is not None else ""
         table.add_row(
-            moment(verdict.source.timestamp)[5:-1], action_of(verdict), verdict.detector or "", count,
-            Text(verdict.run_id), Text(verdict.agent_id or ""), Text(verdict.tool or ""), verdict.verdict_id,
+            moment(verdict.source.timestamp)[5:-1], action_of(verdict), Text(printable(verdict.detector)), count,
+            *(Text(printable(name)) for name in (verdict.run_id, verdict.agent_id, verdict.tool, verdict.verdict_id)),
         )  # fmt: skip
     return table
 
@@ -97,7 +103,9 @@ def narrow_table_of(verdicts: Iterable[Verdict]) -> Table:
         why = " · ".join(filter(None, (f"{verdict.detector or ''}{count}", verdict.tool, verdict.agent_id)))
         table.add_row(
             moment(verdict.source.timestamp)[5:19], action_of(verdict),
-            Text.assemble(verdict.run_id, (f"  {verdict.verdict_id}", "dim"), f"\n{why}"),
+            Text.assemble(
+                printable(verdict.run_id), (f"  {printable(verdict.verdict_id)}", "dim"), f"\n{printable(why)}"
+            ),
         )  # fmt: skip
     return table
 

@@ -106,8 +106,9 @@ async def partitions_of(settings: Settings) -> int:
     return await executor_partitions(settings)
 
 
-def read_topic(settings: Settings, chosen: Chosen, since: int | None, console: Console) -> None:
-    """Read the verdict topic to its end as of now."""
+def read_topic(settings: Settings, chosen: Chosen, since: int | None, console: Console) -> dict[int, int]:
+    """Read the verdict topic to its end as of now; return, by partition, where reading on would begin."""
+    positions: dict[int, int] = {}
 
     async def read() -> None:
         from streamguard.audit.standing import standing_verdicts  # noqa: PLC0415 - as above
@@ -116,10 +117,11 @@ def read_topic(settings: Settings, chosen: Chosen, since: int | None, console: C
             task = progress.add_task("reading verdicts", read="")
             tell = lambda count: progress.update(task, read=f"{count:,}")  # noqa: E731 - a few words
             partitions = range(await partitions_of(settings))
-            async for standing in standing_verdicts(settings, partitions, since=since, tell=tell):
+            async for standing in standing_verdicts(settings, partitions, since=since, tell=tell, positions=positions):
                 chosen.take(Found(standing.verdict, standing.value))
 
     asyncio.run(read())
+    return positions
 
 
 def read_files(files: Iterable[str], chosen: Chosen, console: Console) -> None:

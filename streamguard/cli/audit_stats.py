@@ -13,9 +13,11 @@ import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from streamguard.audit.stats import BY, Row, Stats
 from streamguard.cli.audit_options import TIMES, Moment, check_span, file_options
+from streamguard.cli.audit_output import printable
 from streamguard.cli.audit_query import partitions_of, reading, topic_settings
 from streamguard.cli.service import service_options
 
@@ -96,7 +98,9 @@ def _table(names: list[str], stats: Stats) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for key, row in stats.in_order().items():
         numbers = [getattr(row, name) for name in NUMBERS]
-        table.add_row(*key, *("" if number is None else f"{number:,}" for number in numbers))
+        table.add_row(
+            *(Text(printable(name)) for name in key), *("" if number is None else f"{number:,}" for number in numbers)
+        )
     return table
 
 

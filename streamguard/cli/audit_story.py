@@ -14,7 +14,7 @@ from rich.text import Text
 from streamguard.audit.explain import Explanation
 from streamguard.audit.reasons import before, counted, rule_of, thresholds_of
 from streamguard.audit.story import Step
-from streamguard.cli.audit_output import STYLES, action_of, moment
+from streamguard.cli.audit_output import STYLES, action_of, moment, printable
 from streamguard.verdicts import encode_verdict
 
 __all__ = ["explained"]
@@ -50,18 +50,19 @@ def _summary(explanation: Explanation) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("verdict", Text.assemble(verdict.verdict_id, "  ", action_of(verdict), f"  {verdict.detector or ''}"))
-    table.add_row("run", Text(verdict.run_id + (f"   agent {verdict.agent_id}" if verdict.agent_id else "")))
-    table.add_row(
-        "call", Text(f"{verdict.call_id or '-'}  {verdict.tool or ''}  at {moment(verdict.source.timestamp)}")
-    )
+    agent = f"   agent {verdict.agent_id}" if verdict.agent_id else ""
+    called = f"{verdict.call_id or '-'}  {verdict.tool or ''}  at {moment(verdict.source.timestamp)}"
+    found = f"  {printable(verdict.detector)}"
+    table.add_row("verdict", Text.assemble(printable(verdict.verdict_id), "  ", action_of(verdict), found))
+    table.add_row("run", Text(printable(verdict.run_id + agent)))
+    table.add_row("call", Text(printable(called)))
     if verdict.detector is not None:
         table.add_row("rule", rule_of(verdict, policy))
         table.add_row("counted", f"{verdict.count}, and {thresholds_of(verdict)} is {verdict.threshold}")
-        table.add_row("not before", Text(before(verdict, explanation.steps)))
+        table.add_row("not before", Text(printable(before(verdict, explanation.steps))))
     table.add_row("policy", _policy(explanation))
     if verdict.override is not None:
-        table.add_row("override", Text(_override(explanation)))
+        table.add_row("override", Text(printable(_override(explanation))))
     table.add_row("right?", _right(explanation))
     return table
 
@@ -104,7 +105,7 @@ def _timeline(explanation: Explanation, steps: Sequence[Step]) -> Table:
             str(step.source.offset),
             moment(step.source.timestamp)[11:-1],
             "compaction" if step.kind == "compaction" else step.kind,
-            Text(f"{step.tool or ''} {step.call_id or ''}".strip()),
+            Text(printable(f"{step.tool or ''} {step.call_id or ''}".strip())),
             calls.of(step.signature) if step.kind == "call" else Text(),
             outcomes.of(step.outcome) if step.outcome is not None else Text("" if step.ran else "blocked", "dim"),
             _counted(step, evidence),

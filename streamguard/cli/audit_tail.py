@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streamguard.cli.audit_list import write
-from streamguard.cli.audit_output import action_of, csv_row_of, csv_writer, moment
+from streamguard.cli.audit_output import action_of, csv_row_of, csv_writer, moment, printable
 from streamguard.cli.audit_query import (
     Chosen,
     Found,
@@ -48,18 +48,19 @@ def command(
     """Print the newest verdicts, then each one as it comes, until Ctrl-C."""
     settings = topic_settings(config, bootstrap)
     query = query_of(options)
+    positions: dict[int, int] = {}
     if limit:
         chosen = Chosen(query, limit)
-        read_topic(settings, chosen, query.since, Console(stderr=True))
+        positions = read_topic(settings, chosen, query.since, Console(stderr=True))
         _print(chosen.in_order(), form, head=True)
     if not no_follow:
-        asyncio.run(_follow(settings, query, form))
+        asyncio.run(_follow(settings, query, form, positions))
 
 
-async def _follow(settings: Settings, query: Query, form: str | None) -> None:
+async def _follow(settings: Settings, query: Query, form: str | None, positions: dict[int, int]) -> None:
     from streamguard.audit.standing import following  # noqa: PLC0415 - Kafka clients load only when they are used
 
-    async for standing in following(settings, range(await partitions_of(settings))):
+    async for standing in following(settings, range(await partitions_of(settings)), positions):
         if query.holds(standing.verdict):
             _print([Found(standing.verdict, standing.value)], form)
 
@@ -83,7 +84,8 @@ def _line(verdict: Verdict, between: str = "  ") -> Text:
     """Return a verdict as a line; `between` what is said and whom it is about."""
     about = f"{verdict.detector} {verdict.count} of {verdict.threshold}" if verdict.detector else ""
     return Text.assemble(
-        (moment(verdict.source.timestamp)[11:-1], "dim"), "  ", action_of(verdict), f"  {about}  ",
-        (verdict.tool or "", "bold"), f"{between}run {verdict.run_id}",
-        f"  agent {verdict.agent_id}" if verdict.agent_id else "", (f"  {verdict.verdict_id}", "dim"),
+        (moment(verdict.source.timestamp)[11:-1], "dim"), "  ", action_of(verdict), f"  {printable(about)}  ",
+        (printable(verdict.tool), "bold"), f"{between}run {printable(verdict.run_id)}",
+        f"  agent {printable(verdict.agent_id)}" if verdict.agent_id else "",
+        (f"  {printable(verdict.verdict_id)}", "dim"),
     )  # fmt: skip

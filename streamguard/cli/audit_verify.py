@@ -13,7 +13,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from streamguard.cli.audit_options import check_span, files_given, scope_options
+from streamguard.cli.audit_options import Offsets, check_span, files_given, scope_options
+from streamguard.cli.audit_output import printable
 from streamguard.cli.audit_query import topic_settings
 from streamguard.cli.service import load_policy, service_options
 
@@ -32,6 +33,7 @@ __all__ = ["command"]
 @scope_options
 @click.option("--policy", type=click.Path(path_type=Path), help="What was in force, where no record says so.")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only these [default: all].")
+@click.option("--offsets", type=Offsets(), help="Of these events of each partition: FIRST:END, END left out; 0:1000.")
 @click.option("--processes", type=click.IntRange(min=1), help="Processes to use [default: one a core].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -46,6 +48,7 @@ def command(
     verdicts: tuple[str, ...],
     policy: Path | None,
     partitions: tuple[int, ...],
+    offsets: tuple[int, int] | None,
     processes: int | None,
     as_json: bool,
 ) -> None:
@@ -53,7 +56,7 @@ def command(
 
     On the live topic (events that the group has committed), or on files: events as `streamguard replay` reads them,
     verdicts as it prints them, and the --policy they were judged by. --run, --since and --until (times of the events)
-    say which verdicts are compared; the events before them are judged all the same.
+    and --offsets say which verdicts are compared; the events before them are judged all the same.
 
     Verdicts that depend on events which are no longer on the topic are counted as unverifiable. Exits 1 if a verdict is
     missing, extra, different, unreadable or, with a signing key, badly signed.
@@ -61,7 +64,7 @@ def command(
     from streamguard.audit.verify import Scope  # noqa: PLC0415 - Kafka clients load only when they are used
 
     check_span(since, until)
-    scope = Scope(run_id=run_id, since=since, until=until)
+    scope = Scope(run_id=run_id, since=since, until=until, offsets=offsets)
     console = Console(stderr=True)
     begun = time.perf_counter()
     if files_given(events, verdicts, policy):
@@ -96,7 +99,10 @@ async def _of_topic(
     fallback: Ruleset | None = Ruleset(load_policy(policy), settings.limits) if policy is not None else None
     spans = await judged_until(settings, counts.events)
     if partitions:
+        if unknown := sorted(set(partitions) - {span.partition for span in spans}):
+            raise click.UsageError(f"--partition {unknown[0]}: {settings.topics.events} has 0 to {counts.events - 1}")
         spans = [span for span in spans if span.partition in partitions]
+    spans = [scope.cut(span) for span in spans]
     total = sum(span.end - span.first for span in spans)
     with _progress(console) as progress:
         task = progress.add_task("verifying", total=total)
@@ -123,7 +129,7 @@ def _show(tally: Tally, seconds: float) -> None:
     for difference in tally.differences:
         where = f" at {difference.place}" if difference.place else ""
         about = f" of run {difference.run_id}" if difference.run_id else ""
-        click.echo(f"{difference.kind}: {difference.verdict_id or 'no verdict'}{about}{where}")
+        click.echo(printable(f"{difference.kind}: {difference.verdict_id or 'no verdict'}{about}{where}"))
     counts = f"{tally.missing:,} missing, {tally.extra:,} extra, {tally.different:,} different"
     for name in ("unreadable", "badly_signed", "unverifiable"):
         if number := getattr(tally, name):

@@ -13,11 +13,13 @@ import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from streamguard.audit.backtest import Backtest, Change, Moment, changes, totals
 from streamguard.audit.labels import Label, Score, read_labels, score
 from streamguard.cli.audit_options import TIMES, check_span
 from streamguard.cli.audit_options import Moment as TimeType
+from streamguard.cli.audit_output import printable
 from streamguard.cli.audit_query import partitions_of, reading, topic_settings
 from streamguard.cli.progress import Complaints
 from streamguard.cli.service import load_policy, service_options
@@ -154,7 +156,7 @@ def _sums(names: Sequence[str], tests: Sequence[Backtest]) -> Table:
                          justify="right")  # fmt: skip
     for name, test in zip(names, tests, strict=True):
         sums = totals(test.runs.values())
-        table.add_row(name, *(f"{getattr(sums, column):,}" for column in columns))
+        table.add_row(Text(printable(name)), *(f"{getattr(sums, column):,}" for column in columns))
     return table
 
 
@@ -165,7 +167,7 @@ def _scores(names: Sequence[str], scores: Sequence[Score]) -> Table:
     for name, found in zip(names, scores, strict=True):
         late = [_late(each) for each in (found.warned_late, found.stopped_late)]
         table.add_row(
-            name, f"{found.loops_warned} of {found.loops}", f"{found.loops_stopped} of {found.loops}",
+            Text(printable(name)), f"{found.loops_warned} of {found.loops}", f"{found.loops_stopped} of {found.loops}",
             f"{late[0]} / {late[1]}", f"{found.good_warned} of {found.good}", f"{found.good_stopped} of {found.good}",
         )  # fmt: skip
     table.caption = "calls late: from the first call that should not have run to the first warning / stop, median"
@@ -185,7 +187,8 @@ def _differences(differing: Sequence[Change]) -> Table:
     for kind, found in kinds.items():
         for number, change in enumerate(found[:EXAMPLES]):
             first = (kind, f"{len(found):,}") if number == 0 else ("", "")
-            table.add_row(*first, change.run_id, moment_text(change.first), moment_text(change.second))
+            texts = (change.run_id, moment_text(change.first), moment_text(change.second))
+            table.add_row(*first, *(Text(printable(text)) for text in texts))
     if not differing:
         table.add_row("nothing", "0", "", "", "")
     return table

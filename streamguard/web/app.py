@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
 
 import msgspec
 from jinja2 import Environment, select_autoescape
@@ -133,7 +134,7 @@ class Page:
         if request.method == "GET":
             return self._rendered("login.html", wrong=False)
         form = (await request.body())[:4096].decode("utf-8", "replace")
-        token = dict(pair.partition("=")[::2] for pair in form.split("&")).get("token", "")
+        token = parse_qs(form).get("token", [""])[0].strip()
         wait = self._logins.take(request.client.host if request.client else "")
         if wait or self._tokens.number(f"bearer {token}") is None:
             return self._rendered("login.html", 429 if wait else 401, wrong=True)

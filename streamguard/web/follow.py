@@ -90,7 +90,8 @@ class Follower:
         ends = await consumer.end_offsets(list(places))
         for place in places:
             begin = found[place].offset if found.get(place) is not None else ends[place]
-            consumer.seek(place, max(begin, self._positions.get(place, 0)))
+            known = self._positions.get(place, 0)
+            consumer.seek(place, max(begin, known) if known <= ends[place] else begin)  # a topic may be made anew
 
     def _event(self, record: ConsumerRecord) -> None:
         try:

@@ -196,6 +196,32 @@ def test_csv_and_parquet_hold_the_same(folder: Path, tmp_path: Path) -> None:
     assert [json.loads(row["shadow"]) for row in rows] == [r["shadow"] for r in table]
 
 
+def test_names_move_no_cursor(tmp_path: Path) -> None:
+    """Agents choose the names of runs and tools: whatever a terminal or a table would obey is only shown."""
+    name = "\x1b[2J[/red]\u202e$x$"
+    events = [{**event, "run_id": name, "agent_id": name} for n in range(7) for event in pair(name, n, name)]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "gentle.toml").write_text("[policy]\nenabled = true\n")
+    of_events, policy = ("--events", tmp_path / "events.jsonl"), ("--policy", tmp_path / "policy.toml")
+    said = streamguard("replay", tmp_path / "events.jsonl", *policy).stdout
+    (tmp_path / "verdicts.jsonl").write_text(said)
+    (tmp_path / "lost.jsonl").write_text(said.splitlines()[0].replace('"count":4', '"count":5') + "\n")
+    of_verdicts = ("--verdicts", tmp_path / "verdicts.jsonl")
+    shown = [
+        streamguard("audit", "list", *of_verdicts),
+        streamguard("audit", "stats", *of_events, *of_verdicts),
+        streamguard("audit", "explain", "--run", name, *of_events, *of_verdicts, *policy),
+        streamguard("audit", "verify", *of_events, "--verdicts", tmp_path / "lost.jsonl", *policy),
+        streamguard("backtest", tmp_path / "events.jsonl", *policy, "--policy", tmp_path / "gentle.toml"),
+    ]
+
+    assert [0, 0, 0, 1, 0] == [done.returncode for done in shown], [done.stderr for done in shown]
+    for done in shown:
+        assert "\\x1b[2J[/red]\\u202e$x$" in "".join(line.strip() for line in done.stdout.splitlines())
+        assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr)
+
+
 def test_a_line_that_is_no_verdict_is_named(folder: Path, tmp_path: Path) -> None:
     """The others are listed all the same; the exit code is 1."""
     file = tmp_path / "verdicts.jsonl"

@@ -12,6 +12,7 @@ from cluster import Cluster, running
 from commands import STREAMGUARD, environment, streamguard
 from events import call, loop
 
+from streamguard.audit.standing import following, standing_verdicts
 from streamguard.policy import PolicySet
 from streamguard.stream.worker import Worker
 
@@ -61,7 +62,7 @@ async def test_stats_of_the_topics(cluster: Cluster) -> None:
 
 
 async def test_tail_follows(cluster: Cluster) -> None:
-    """The newest come first, then what comes, as it comes."""
+    """The newest come first, then what comes, as it comes: none is left out in between."""
     process = await asyncio.create_subprocess_exec(
         *STREAMGUARD,
         "audit",
@@ -76,17 +77,34 @@ async def test_tail_follows(cluster: Cluster) -> None:
     async with asyncio.timeout(60):
         newest = json.loads(await process.stdout.readline())
     async with running(Worker(cluster.settings, ON)), asyncio.timeout(60):
-        line = asyncio.ensure_future(process.stdout.readline())
-        number = 20
-        while not line.done():  # until it follows
-            await cluster.publish("run-3", loop("run-3", 4, start=number), partition=0)
-            number += 4
-            await asyncio.wait({line}, timeout=0.5)
-        following = json.loads(line.result())
+        await cluster.publish("run-3", loop("run-3", 4), partition=0)
+        following = json.loads(await process.stdout.readline())
     process.terminate()  # who started the tests may have had SIGINT ignored
     await process.communicate()
 
     assert ("run-3", True) == (following["run_id"], newest["run_id"] in {"run-1", "run-2"})
+
+
+async def test_following_goes_on_where_reading_ended(cluster: Cluster) -> None:
+    """What is said after the reading and before the following is not lost, in partitions with and without verdicts."""
+    positions: dict[int, int] = {}
+    later = 1 << 42
+    async for _ in standing_verdicts(cluster.settings, [0], positions=positions):
+        pass
+    async for _ in standing_verdicts(cluster.settings, [1], since=later, positions=positions):
+        pass
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-3", loop("run-3", 4), partition=0)
+        await cluster.publish("run-4", loop("run-4", 4), partition=1)
+        await cluster.verdicts(6)
+    found: set[str] = set()
+    async with asyncio.timeout(60):
+        async for standing in following(cluster.settings, [0, 1], positions):
+            found.add(standing.verdict.run_id)
+            if len(found) == 2:
+                break
+
+    assert {"run-3", "run-4"} == found
 
 
 async def test_events_that_are_gone_are_told(cluster: Cluster) -> None:

@@ -133,6 +133,35 @@ async def test_a_run_alone_may_be_verified(cluster: Cluster) -> None:
     assert 0 == verify(cluster, "--until", "1h")["verified"]
 
 
+async def test_offsets_choose(cluster: Cluster) -> None:
+    """--offsets compares the verdicts about those events of each partition, and judges none behind them."""
+    async with running(Worker(cluster.settings, ON)):
+        for partition in (0, 1):
+            events = [call(f"run-{partition}", number, gate=True) for number in range(6)]
+            await cluster.publish(f"run-{partition}", events, partition=partition)
+        await cluster.caught_up()
+    both, one = verify(cluster, "--offsets", "2:4"), verify(cluster, "--offsets", "5:99", "--partition", "1")
+
+    assert (((0,) * 5, 4, 8), ((0,) * 5, 1, 6)) == tuple(
+        (wrong(found), found["verified"], found["events"]) for found in (both, one)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("--partition", "7"), "has 0 to 1"),
+        (("--offsets", "4:4"), "is no range of offsets"),
+        (("--offsets", "4"), "is no range of offsets"),
+    ],
+)
+async def test_what_is_not_there_is_a_wrong_usage(cluster: Cluster, arguments: tuple[str, ...], fault: str) -> None:
+    """A partition that the topic does not have, and a range that is none, are named."""
+    done = streamguard("audit", "verify", *arguments, variables=cluster.variables())
+
+    assert (2, True) == (done.returncode, fault in done.stderr), done.stderr
+
+
 async def test_without_a_journal_a_policy_must_be_named(cluster: Cluster) -> None:
     """Where nothing says what was in force it is an error that says what to do; --policy does it."""
     async with running(Worker(cluster.settings, ON)):

@@ -30,11 +30,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def verify(folder: Path, verdicts: Path) -> tuple[int, str]:
+def verify(folder: Path, verdicts: Path, *arguments: str) -> tuple[int, str]:
     """Verify files with the command; return its exit code and what it printed last."""
     done = streamguard(
         "audit", "verify", "--events", folder / "events.jsonl", "--verdicts", verdicts,
-        "--policy", folder / "policy.toml",
+        "--policy", folder / "policy.toml", *arguments,
     )  # fmt: skip
     return done.returncode, (done.stdout.splitlines() or [done.stderr])[-1]
 
@@ -47,6 +47,15 @@ def test_what_replay_said_is_verified(recorded: Path) -> None:
 
     expected = (0, f"{count} verdicts verified, 0 missing, 0 extra, 0 different")
     assert [expected] * 2 == [verify(recorded, recorded / "verdicts.jsonl"), verify(recorded, packed)]
+
+
+def test_offsets_of_files_are_their_lines(recorded: Path) -> None:
+    """Of files the offsets count the lines, from 0: the newest event is one, and there is one verdict about it."""
+    newest = len(EVENTS) - 1
+
+    assert verify(recorded, recorded / "verdicts.jsonl", "--offsets", f"{newest}:{newest + 1}") == (
+        0, "1 verdicts verified, 0 missing, 0 extra, 0 different",
+    )  # fmt: skip
 
 
 @given(data=st.data())

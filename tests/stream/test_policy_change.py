@@ -70,6 +70,7 @@ async def test_calls_that_come_while_the_policy_changes_are_judged(cluster: Clus
 
     async with running(worker):
         going = asyncio.create_task(go_on())
+        await cluster.verdicts(1)  # a change before the first event would stand where the beginning does
         for policies in (STRICT, ON, STRICT):
             worker.ruleset = Ruleset(policies, cluster.settings.limits)
             await cluster.in_force(policies)

@@ -22,7 +22,7 @@ from streamguard.web.server import LivePage
 
 ON = PolicySet({"enabled": True, "warningThreshold": 3, "criticalThreshold": 6})
 PHONE = (390, 844)
-TOKEN = "a-token-of-the-tests"  # noqa: S105 - of the tests
+TOKEN = "a+token/of=the&tests%41"  # noqa: S105 - of the tests
 EVIL = "<img src=x onerror=alert(1)>"
 
 
