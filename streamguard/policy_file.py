@@ -126,6 +126,8 @@ def read_toml(path: Path, error: type[Exception] = PolicyFileError) -> dict[str,
         return tomllib.loads(_text(path, error))
     except tomllib.TOMLDecodeError as problem:
         raise error(f"{path}: not TOML: {problem}") from None
+    except RecursionError:
+        raise error(f"{path}: nested too deep to read") from None
 
 
 def read_json5(path: Path) -> Mapping[str, Any]:

@@ -74,10 +74,10 @@ class Comparison:
 
     def derived(self, verdict: Verdict) -> None:
         """Take a verdict that follows from the events."""
-        if not self._counts(verdict):
+        stands = self._standing.pop(verdict.verdict_id, None)
+        if not self._counts(verdict) and (stands is None or not self._counts(stands[0])):
             return
         value = encode_verdict(verdict)
-        stands = self._standing.pop(verdict.verdict_id, None)
         if stands is None:
             self._derived[verdict.verdict_id] = verdict, value
         else:
@@ -100,6 +100,8 @@ class Comparison:
 
     def badly_signed(self, verdict: Verdict, place: str) -> None:
         """Take a verdict whose signature is missing or wrong."""
+        if not self._counts(verdict):
+            return
         self.tally.badly_signed += 1
         self._show(Difference("badly signed", verdict.verdict_id, verdict.run_id, place))
 

@@ -39,9 +39,15 @@ class Deriver:
         self._shard = self._new_shard(before[-1])
         self._changes = self._changes[len(before) :]
         self._skipping_to = 0
-        self._lost = self.start > before[-1].offset or before[-1].carried
+        known = before[-1].anew or self.start == 0  # nothing is remembered there
+        self._lost = self.start > before[-1].offset or before[-1].carried or not known
         self._lost_until: int | None = None  # stream time (ms) from which on every new run is known from its beginning
         self._old: set[str] = set()  # runs that may have a past which is lost
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether runs may have a past that is not known any more."""
+        return self._lost
 
     def excused(self, run_id: str) -> bool:
         """Tell whether events of a run may be lost that its verdicts depend on."""

@@ -33,7 +33,7 @@ class Explanation(NamedTuple):
     """A verdict, the story of its run up to it, and what was in force.
 
     `derived` is what follows from the events now: None if it does not follow. `since` is the change that brought the
-    policy in force, `override` what let the call go on.
+    policy in force, `override` what let the call go on. `lost`: events are gone that it may depend on.
     """
 
     verdict: Verdict
@@ -42,6 +42,7 @@ class Explanation(NamedTuple):
     policy: Policy
     since: PolicyChange | None
     override: Override | None
+    lost: bool
 
 
 def telling(verdicts: Iterable[Standing]) -> Standing | None:
@@ -97,11 +98,12 @@ async def explain_topic(
                 f"topic, whose first is {bounds.first}: there is nothing to explain it from"
             )
         deriver = Deriver(number, journal, bounds.first)
+        lost = deriver.lost
         async for records in reader.read(events, deriver.start, end):
             found += _of_run(records, verdict.run_id, end)
             tell(min(records[-1].offset + 1, end) - deriver.start, end - deriver.start)
     steps = story_of(found, deriver.judge_one, verdict.detector or "", verdict.action)
-    return _explanation(verdict, steps, journal)
+    return _explanation(verdict, steps, journal, lost=lost)
 
 
 def explain_file(events: Sequence[str], verdict: Verdict, policies: PolicySet) -> Explanation:
@@ -126,7 +128,7 @@ def explain_file(events: Sequence[str], verdict: Verdict, policies: PolicySet) -
     return _explanation(verdict, steps, only(Ruleset(policies)))
 
 
-def _explanation(verdict: Verdict, steps: Sequence[Step], journal: Journal) -> Explanation:
+def _explanation(verdict: Verdict, steps: Sequence[Step], journal: Journal, *, lost: bool = False) -> Explanation:
     derived = [each for step in steps for each in step.verdicts if each.verdict_id == verdict.verdict_id]
     ruleset = journal.at(verdict.source.offset)
     policies = ruleset.policies if ruleset is not None else PolicySet()
@@ -138,6 +140,7 @@ def _explanation(verdict: Verdict, steps: Sequence[Step], journal: Journal) -> E
         policies.of(verdict.agent_id),
         changes[-1] if changes else None,
         policies.overrides.get(verdict.override or ""),
+        lost,
     )
 
 

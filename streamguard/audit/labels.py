@@ -108,8 +108,13 @@ def upper_bound(found: int, of: int, confidence: float = 0.95) -> float:
     if of == 0 or found >= of:
         return 1.0
     low, high = found / of, 1.0
+    # In logarithms: the binomial coefficients of thousands of runs are larger than any float.
+    ways = [math.lgamma(of + 1) - math.lgamma(k + 1) - math.lgamma(of - k + 1) for k in range(found + 1)]
     for _ in range(60):
         middle = (low + high) / 2
-        below = math.fsum(math.comb(of, k) * middle**k * (1 - middle) ** (of - k) for k in range(found + 1))
+        if middle == 1.0:
+            return 1.0
+        yes, no = math.log(middle), math.log1p(-middle)
+        below = math.fsum(math.exp(way + k * yes + (of - k) * no) for k, way in enumerate(ways))
         low, high = (middle, high) if below > 1 - confidence else (low, middle)
     return high

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
 
+from streamguard.audit.times import utc
 from streamguard.errors import MissingRunError
 from streamguard.events import Event, ToolCall, run_of
 from streamguard.guard.signature import tool_named
@@ -51,7 +51,7 @@ class Stats:
         self.rows: dict[tuple[str, ...], Row] = {}
         self._by = by
         self._agents: dict[str, str] = {}  # of runs, as their events last said
-        self._loops: set[tuple[str, str | None, str | None, tuple[str, ...]]] = set()
+        self._loops: set[tuple[str, str | None, tuple[str, ...]]] = set()
 
     def event(self, event: Event, timestamp: int) -> None:
         """Count an event, if it is a call."""
@@ -74,13 +74,14 @@ class Stats:
         day = _day(verdict.source.timestamp)
         where = _Where(verdict.agent_id or NOBODY, verdict.tool or NOBODY, verdict.detector or NOBODY, day)
         row = self._row(where)
-        loop = (verdict.run_id, verdict.signature, verdict.detector, self._key(where))
+        if verdict.shadow:
+            row.shadows += 1
+            return
+        loop = (verdict.run_id, verdict.signature, self._key(where))
         if loop not in self._loops:
             self._loops.add(loop)
             row.loops += 1
-        if verdict.shadow:
-            row.shadows += 1
-        elif verdict.action == "warn":
+        if verdict.action == "warn":
             row.warns += 1
         elif verdict.action == "abort":
             row.aborts += 1
@@ -102,4 +103,4 @@ class Stats:
 
 
 def _day(timestamp: int) -> str:
-    return datetime.fromtimestamp(timestamp / 1000, UTC).strftime("%Y-%m-%d")
+    return f"{utc(timestamp):%Y-%m-%d}"

@@ -8,7 +8,11 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["read_time"]
+__all__ = ["read_time", "utc"]
+
+EARLIEST: Final = -62_135_596_800_000
+LATEST: Final = 253_402_300_799_000
+"""Of a datetime, in milliseconds since 1970: a producer may stamp its records in microseconds."""
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """Seconds of each unit."""
@@ -28,6 +32,11 @@ def read_time(text: str, now: float) -> int:
     if found < 0:
         raise ValueError(f"{text!r} is before 1970")
     return round(found * 1000)
+
+
+def utc(timestamp: int) -> datetime:
+    """Return a time in milliseconds since 1970 as a datetime; what lies beyond its years is their end or beginning."""
+    return datetime.fromtimestamp(min(max(timestamp, EARLIEST), LATEST) / 1000, UTC)
 
 
 def _moment(text: str) -> float | None:

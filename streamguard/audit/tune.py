@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 from streamguard.audit.backtest import Backtest, Judged
 from streamguard.audit.labels import Label, Score, score
 from streamguard.audit.recorded import Recorded, of_files
+from streamguard.errors import StreamguardError
 from streamguard.policy import Policy, clamp
 
 __all__ = ["Bounds", "Candidate", "Tuned", "best", "candidates", "curve", "judge_all", "tuned"]
@@ -82,16 +83,24 @@ def judge_all(
 _events: list[Recorded] = []
 """The events of interest, in each process."""
 
+_faults: list[StreamguardError] = []
+"""Why they could not be read."""
+
 
 def _read(files: Sequence[str], form: str, wanted: frozenset[str]) -> None:
-    _events.extend(
-        (event, source)
-        for event, source in of_files(files, form, lambda _: None)
-        if (event.run_id or event.session_id) in wanted
-    )
+    try:
+        _events.extend(
+            (event, source)
+            for event, source in of_files(files, form, lambda _: None)
+            if (event.run_id or event.session_id) in wanted
+        )
+    except StreamguardError as error:  # raised here it would break the pool, and nobody would read it
+        _faults.append(error)
 
 
 def _judge(policies: Iterable[Policy]) -> list[Candidate]:
+    if _faults:
+        raise _faults[0]
     found = []
     for policy in policies:
         backtest = Backtest(policy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streamguard.audit.times import utc
 from streamguard.errors import MissingExtraError
 from streamguard.verdicts import Verdict
 
@@ -42,7 +42,7 @@ STYLES: Final = {"allow": "green", "warn": "yellow", "block": "red", "abort": "b
 
 def moment(timestamp: int) -> str:
     """Return a time in milliseconds since 1970 as people read it, in UTC."""
-    return datetime.fromtimestamp(timestamp / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    return utc(timestamp).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def action_of(verdict: Verdict) -> Text:
@@ -112,7 +112,7 @@ def narrow_table_of(verdicts: Iterable[Verdict]) -> Table:
 
 def csv_writer(*, head: bool = True) -> Any:
     """Return a writer of CSV to standard output; with a head it has written the names of the columns."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer = csv.writer(sys.stdout)  # RFC 4180: lines end with CR LF, and a name that holds either is quoted
     if head:
         writer.writerow(COLUMNS)
     return writer

@@ -106,7 +106,7 @@ def _table(names: list[str], stats: Stats) -> Table:
 
 def _write(names: list[str], stats: Stats, form: str) -> None:
     if form == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer = csv.writer(sys.stdout)
         writer.writerow((*names, *NUMBERS))
         writer.writerows((*key, *msgspec.structs.astuple(row)) for key, row in stats.in_order().items())
         return

@@ -30,8 +30,8 @@ class Letters:
 
     def of(self, value: object) -> Text:
         """Return a thing's letter, in its colour."""
-        number = len(self._known)
-        letter = self._known.setdefault(value, string.ascii_uppercase[number % 26] + str(number // 26 + 1).strip("1"))
+        turn, number = divmod(len(self._known), len(string.ascii_uppercase))
+        letter = self._known.setdefault(value, string.ascii_uppercase[number] + (str(turn + 1) if turn else ""))
         place = list(self._known).index(value)
         return Text(letter, COLOURS[place % len(COLOURS)])
 
@@ -87,9 +87,12 @@ def _override(explanation: Explanation) -> str:
 
 def _right(explanation: Explanation) -> Text:
     derived = explanation.derived
+    same = derived is not None and encode_verdict(derived) == encode_verdict(explanation.verdict)
+    if explanation.lost and not same:
+        return Text("it cannot be told: earlier events, which it may depend on, are no longer on the topic", "yellow")
     if derived is None:
         return Text("it does not follow from the events at hand", "bold red")
-    if encode_verdict(derived) != encode_verdict(explanation.verdict):
+    if not same:
         return Text(f"from the events at hand follows another: {derived.action} {derived.detector}", "bold red")
     return Text("judged again from the events, it comes out the same, byte for byte", "green")
 

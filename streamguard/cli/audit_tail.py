@@ -53,6 +53,8 @@ def command(
         chosen = Chosen(query, limit)
         positions = read_topic(settings, chosen, query.since, Console(stderr=True))
         _print(chosen.in_order(), form, head=True)
+    elif form == "csv":
+        _print([], form, head=True)
     if not no_follow:
         asyncio.run(_follow(settings, query, form, positions))
 

@@ -93,14 +93,14 @@ async def _of_topic(
     from streamguard.audit.verify import judged_until  # noqa: PLC0415 - as above
     from streamguard.audit.verifying import verify_topic  # noqa: PLC0415
     from streamguard.stream.ruleset import Ruleset  # noqa: PLC0415
-    from streamguard.stream.topics import check_topics  # noqa: PLC0415
+    from streamguard.stream.topics import audit_partitions  # noqa: PLC0415
 
-    counts = await check_topics(settings)
+    count = await audit_partitions(settings)
     fallback: Ruleset | None = Ruleset(load_policy(policy), settings.limits) if policy is not None else None
-    spans = await judged_until(settings, counts.events)
+    spans = await judged_until(settings, count)
     if partitions:
         if unknown := sorted(set(partitions) - {span.partition for span in spans}):
-            raise click.UsageError(f"--partition {unknown[0]}: {settings.topics.events} has 0 to {counts.events - 1}")
+            raise click.UsageError(f"--partition {unknown[0]}: {settings.topics.events} has 0 to {count - 1}")
         spans = [span for span in spans if span.partition in partitions]
     spans = [scope.cut(span) for span in spans]
     total = sum(span.end - span.first for span in spans)

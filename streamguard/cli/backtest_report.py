@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from streamguard.audit.backtest import Backtest, Change, Judged, totals
 from streamguard.audit.labels import Label, score
 from streamguard.audit.report import bar_plot, line_plot, write_report
+from streamguard.audit.times import utc
 from streamguard.policy import PolicySet
 
 __all__ = ["sweep_policies", "write_backtest"]
@@ -128,7 +128,7 @@ def _timeline(test: Backtest) -> tuple[str, str, str]:
     across = [low + (number + 0.5) * width for number in range(BINS)]
     if timed:
         across = [(each - low) / 3600 for each in across]
-    start = datetime.fromtimestamp(low, UTC).strftime("%Y-%m-%d %H:%M")
+    start = utc(round(low * 1000)).strftime("%Y-%m-%d %H:%M")
     label = f"hours since {start} UTC" if timed else "runs, in the order of the recording (it has no times)"
     began = [("runs", across, counted(runs))] if timed else []  # else as many in each part of the recording
     lines = [

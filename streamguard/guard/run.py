@@ -20,6 +20,9 @@ __all__ = ["Abort", "EventIds", "Run", "abort_of"]
 WARN_STEP: Final = 10
 """A warning is published again when its count has grown by this many calls."""
 
+SHADOW: Final = "shadow "
+"""Begins the key of a warning in shadow."""
+
 WARN_KEYS: Final = 256
 """Warnings of one run that are remembered; the oldest is dropped first."""
 
@@ -99,11 +102,16 @@ class Run:
             self.window = self.window.resized(policy.history_size)
         self.policy = policy
 
-    def publishes(self, finding: Finding) -> bool:
-        """Tell whether a finding is published now: blocks always, a warning when new or grown; remember it."""
+    def publishes(self, finding: Finding, *, shadow: bool = False) -> bool:
+        """Tell whether a finding is published now: blocks always, a warning when new or grown; remember it.
+
+        A warning in shadow was not heard: it does not count as one that was given.
+        """
         key = finding.warn_key
         if key is None or finding.action != "warn":
             return True
+        if shadow:
+            key = (f"{SHADOW}{key[0]}", *key[1:])
         if self.warned is None:
             self.warned = {}
         last = self.warned.get(key)

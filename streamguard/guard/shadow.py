@@ -65,7 +65,7 @@ def weighed(  # noqa: PLR0917 - what a verdict is made of
     shadows: Sequence[Verdict] = ()
     enforced: Finding | None = finding
     if override is not None or in_shadow(run.policy, finding.detector):
-        if run.publishes(finding):
+        if run.publishes(finding, shadow=True):
             shadows = (finding_verdict(run, call, finding, event, source, shadow=True, override=override),)
         policy = without_shadow(run.policy) if override is None else None
         enforced = judge(policy, run.window, call) if policy is not None else None

@@ -80,7 +80,11 @@ async def write_checkpoint(held: Held, ruleset: Ruleset | None = None) -> Marker
     position = held.shard.position
     change = held.change
     if ruleset is not None:
-        change = PolicyChange(offset=position, ruleset=ruleset.fingerprint, time=time.time_ns() // 1_000_000)
+        # One at the same event takes the other's place, and what that says of the past holds on.
+        same = held.newest is not None and held.newest.offset == position
+        base = held.newest if held.newest is not None and same else PolicyChange(offset=position, ruleset="")
+        now = time.time_ns() // 1_000_000
+        change = msgspec.structs.replace(base, ruleset=ruleset.fingerprint, time=now)
     in_force = ruleset or held.ruleset
     marker = Marker(
         position=position,
@@ -109,6 +113,7 @@ async def write_checkpoint(held: Held, ruleset: Ruleset | None = None) -> Marker
             size += sum(len(snapshot) for _, snapshot in changes if snapshot is not None)
             await transaction.write(_records(changes))
         await transaction.write([Record(MARKER_KEY, _encode(marker))])
+    held.newest = change or held.newest
     held.change = None
     held.written = runs, size
     return marker

@@ -56,6 +56,7 @@ class Held:
         self.said = said
         self.ruleset = ruleset  # in force
         self.change: PolicyChange | None = None  # to be written down with the next checkpoint
+        self.newest: PolicyChange | None = None  # change that stands on the policies topic
         self.changing = False  # nothing is judged until it is: what is read meanwhile goes to the backlog
         self.backlog: list[ConsumerRecord] = []
         self.marker: Marker | None = None  # of the newest checkpoint

@@ -107,6 +107,7 @@ class Opener:
         held = Held(partitions, shard, producer=producer, delivery=delivery, outbox=outbox, said=said, ruleset=ruleset)
         held.marker = None if place.anew else restored.marker
         held.change = _change(ruleset, journal, restored.marker, place)
+        held.newest = journal.changes[-1] if journal.changes else None
         held.marked_at = loop.time()
         self.telling.restored(loop.time() - begun)
         log.info(

@@ -20,7 +20,14 @@ from streamguard.stream.refusal import as_error
 if TYPE_CHECKING:
     from streamguard.settings import Settings
 
-__all__ = ["PartitionCounts", "check_events_topic", "check_topics", "create_topics", "executor_partitions"]
+__all__ = [
+    "PartitionCounts",
+    "audit_partitions",
+    "check_events_topic",
+    "check_topics",
+    "create_topics",
+    "executor_partitions",
+]
 
 ALREADY_EXISTS: Final = 36
 HOUR_MS: Final = 3_600_000
@@ -104,6 +111,21 @@ async def check_events_topic(settings: Settings) -> int:
     counts = await _looked_at(settings)
     _raise_if_missing(settings, [name for name in (settings.topics.events,) if name not in counts])
     return counts[settings.topics.events]
+
+
+async def audit_partitions(settings: Settings) -> int:
+    """Return the partition count of what an auditor reads: events, verdicts, policies.
+
+    Raises `TopicMissingError`, `TopicMismatchError`, `BrokerUnavailableError`, `NotAuthorizedError`.
+    """
+    counts = await _looked_at(settings)
+    topics = settings.topics
+    names = (topics.events, topics.verdicts, settings.policies_topic)
+    _raise_if_missing(settings, [name for name in names if name not in counts])
+    if len({counts[name] for name in names}) > 1:
+        told = ", ".join(f"{name} has {counts[name]}" for name in names)
+        raise TopicMismatchError(f"partitions must be equal: {told}")
+    return counts[topics.events]
 
 
 async def executor_partitions(settings: Settings) -> int:

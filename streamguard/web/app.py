@@ -40,6 +40,9 @@ FEED: Final = 60
 FOUND: Final = 100
 COOKIE: Final = "streamguard"
 OPEN_PATHS: Final = frozenset(("/login", "/healthz", "/static/style.css"))
+FORM_BYTES: Final = 4096
+"""Longest login."""
+
 LOGINS_PER_SECOND: Final = 1.0
 SECURITY: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -81,7 +84,7 @@ class Page:
 
     def lets_in(self, request: Request) -> bool:
         """Tell whether a request may look."""
-        if not self._tokens or request.url.path in OPEN_PATHS:
+        if not self._tokens or request.scope["path"] in OPEN_PATHS:  # the URL's would be made of the Host header
             return True
         cookie = request.cookies.get(COOKIE, "")
         return hmac.compare_digest(cookie.encode(), self._session.encode()) or (
@@ -133,9 +136,13 @@ class Page:
     async def _login(self, request: Request) -> Response:
         if request.method == "GET":
             return self._rendered("login.html", wrong=False)
-        form = (await request.body())[:4096].decode("utf-8", "replace")
-        token = parse_qs(form).get("token", [""])[0].strip()
         wait = self._logins.take(request.client.host if request.client else "")
+        form = b""
+        async for part in request.stream():
+            form += part
+            if len(form) > FORM_BYTES:
+                return self._rendered("login.html", 413, wrong=True)
+        token = parse_qs(form.decode("utf-8", "replace")).get("token", [""])[0].strip()
         if wait or self._tokens.number(f"bearer {token}") is None:
             return self._rendered("login.html", 429 if wait else 401, wrong=True)
         answer = RedirectResponse("/", 303)
@@ -191,6 +198,6 @@ class _Guarded:
             await self._app(scope, receive, secured)
             return
         answer: Response = Response("a token is needed\n", 401, {"www-authenticate": "Bearer"}, "text/plain")
-        if request.url.path == "/":
+        if request.scope["path"] == "/":
             answer = RedirectResponse("/login", 303)
         await answer(scope, receive, secured)

@@ -59,13 +59,18 @@ class Track(msgspec.Struct):
 
 
 class Model:
-    """Takes events and verdicts as they come. `runs` are kept, least recently active first, up to a number."""
+    """Takes events and verdicts as they come. `runs` are kept, least recently active first, up to a number.
 
-    def __init__(self, runs: int) -> None:
+    A run that was silent for `minutes` is at no risk any more: it ended without a word.
+    """
+
+    def __init__(self, runs: int, minutes: int) -> None:
         self.runs: OrderedDict[str, Track] = OrderedDict()
         self.verdicts: deque[Verdict] = deque(maxlen=VERDICTS)
         self.events = 0
         self._most = runs
+        self._silent_ms = minutes * 60_000
+        self._newest = 0
         self._minutes: OrderedDict[int, Counter[str]] = OrderedDict()
         self._early: OrderedDict[tuple[int, int], list[Verdict]] = OrderedDict()  # by the place of their events
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
@@ -73,6 +78,7 @@ class Model:
     def event(self, event: Event, source: Source, guard: Guard) -> None:
         """Take an event that the guard has judged already."""
         self.events += 1
+        self._newest = max(self._newest, source.timestamp)
         try:
             track = self._track(run_of(event), source)
         except MissingRunError:
@@ -113,7 +119,7 @@ class Model:
         runs = [
             track for track in self.runs.values()
             if (text in track.run_id.lower() or text in (track.agent_id or "").lower() if text else
-                track.risk is not None and track.state != "aborted")
+                track.risk is not None and track.state != "aborted" and track.seen >= self._newest - self._silent_ms)
         ]  # fmt: skip
         yield from sorted(runs, key=_urgency, reverse=True)
 

@@ -35,7 +35,7 @@ class LivePage:
         self.address: tuple[str, int] | None = None
         self._settings = settings
         self._tokens = read_tokens(settings.ui, "ui")
-        self._model = Model(settings.ui.runs)
+        self._model = Model(settings.ui.runs, settings.ui.minutes)
         self._follower = Follower(settings, self._model, Ruleset(policies, settings.limits))
         self._workers = Workers(settings)
         self._listening = asyncio.Event()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import streamguard
+from commands import STREAMGUARD, environment, streamguard
 from pyarrow import parquet
 from rich.console import Console
 
 from streamguard.cli.audit_output import narrow_table_of
+from streamguard.cli.audit_story import Letters
 from streamguard.verdicts import decode_verdict
 
 SECRET = "SECRETMARKER"  # noqa: S105 - what must not come out
@@ -220,6 +222,29 @@ def test_names_move_no_cursor(tmp_path: Path) -> None:
     for done in shown:
         assert "\\x1b[2J[/red]\\u202e$x$" in "".join(line.strip() for line in done.stdout.splitlines())
         assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr)
+
+
+def test_csv_holds_any_name_and_any_time(folder: Path, tmp_path: Path) -> None:
+    """A name with line ends is one field, and a time in microseconds, which is beyond all years, stops nothing."""
+    verdict = {**verdicts(folder)[0], "run_id": "a\rb\nc,d"}
+    verdict["source"] = {**verdict["source"], "timestamp": verdict["source"]["timestamp"] * 1000}
+    file = tmp_path / "odd.jsonl"
+    file.write_text(json.dumps(verdict) + "\n")
+    done = subprocess.run(
+        [*STREAMGUARD, "audit", "list", "--csv", "--verdicts", file], env=environment(), capture_output=True, check=True
+    )
+    [row] = csv.DictReader(io.StringIO(done.stdout.decode(), newline=""))
+
+    assert ("a\rb\nc,d", "9999-12-31T23:59:59.000Z") == (row["run_id"], row["time"])
+    assert 0 == streamguard("audit", "list", "--verdicts", file).returncode
+
+
+def test_letters_are_never_the_same() -> None:
+    """However many different calls there are, each has a name of its own."""
+    letters = Letters()
+
+    assert 1000 == len({letters.of(number).plain for number in range(1000)})
+    assert ["A", "Z", "A2"] == [letters.of(number).plain for number in (0, 25, 26)]
 
 
 def test_a_line_that_is_no_verdict_is_named(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,14 @@ def test_no_policy_keeps_to_an_impossible_bound(tmp_path: Path) -> None:
     assert (1, True) == (done.returncode, "keeps to the bounds" in done.stderr)
 
 
+def test_a_missing_recording_is_named(folder: Path) -> None:
+    """What cannot be read is an error in a sentence."""
+    done = streamguard("tune", folder / "no.jsonl", "--labels", folder / "labels.jsonl")
+
+    assert (1, True) == (done.returncode, done.stderr.startswith("error: ")), done.stderr
+    assert "no.jsonl" in done.stderr
+
+
 def test_a_part_is_written_as_people_write_it(folder: Path) -> None:
     """1/10000, 0.01 and 1% are parts; 3 is none."""
     done = tune(folder, "--max-stopped-good", "3")
@@ -80,13 +90,22 @@ def test_a_part_is_written_as_people_write_it(folder: Path) -> None:
 
 @given(of=st.integers(1, 400), data=st.data())
 def test_the_upper_bound_is_exact(of: int, data: st.DataObject) -> None:
-    """At the bound, seeing so few has a chance of 5 %; of none seen it is about 3 in n (the rule of three)."""
+    """At the bound, seeing so few has a chance of 5 %."""
     found = data.draw(st.integers(0, of - 1))
-    bound = upper_bound(found, of)
-    none = upper_bound(0, of)
+    bound = Fraction(upper_bound(found, of))
+    chance = sum(math.comb(of, k) * bound**k * (1 - bound) ** (of - k) for k in range(found + 1))
 
     assert found / of < bound <= 1
-    assert abs((1 - none) ** of - 0.05) < 1e-6
+    assert abs(chance - Fraction(5, 100)) < 1e-6
+
+
+@pytest.mark.parametrize(("found", "of"), [(170, 5_586), (200, 30_000), (15_000, 30_000)])
+def test_the_upper_bound_of_many_runs(found: int, of: int) -> None:
+    """Thousands of runs are no trouble: the bound is a few standard deviations above what was seen."""
+    rate = found / of
+    deviation = math.sqrt(rate * (1 - rate) / of)
+
+    assert rate + deviation < upper_bound(found, of) < rate + 2.5 * deviation
 
 
 @pytest.mark.skipif(

@@ -133,6 +133,17 @@ async def test_a_run_alone_may_be_verified(cluster: Cluster) -> None:
     assert 0 == verify(cluster, "--until", "1h")["verified"]
 
 
+async def test_an_auditor_needs_three_topics(cluster: Cluster) -> None:
+    """Events, verdicts and policies are enough: an auditor need not see dead letters and state."""
+    async with running(Worker(cluster.settings, ON)):
+        await cluster.publish("run-1", [call("run-1", 0, gate=True)], partition=0)
+        await cluster.caught_up()
+    await cluster.delete_topic(cluster.settings.topics.dead_letters)
+    await cluster.delete_topic(cluster.settings.state_topic)
+
+    assert 1 == verify(cluster)["verified"]
+
+
 async def test_offsets_choose(cluster: Cluster) -> None:
     """--offsets compares the verdicts about those events of each partition, and judges none behind them."""
     async with running(Worker(cluster.settings, ON)):

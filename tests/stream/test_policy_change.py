@@ -84,6 +84,18 @@ async def test_calls_that_come_while_the_policy_changes_are_judged(cluster: Clus
     assert 4 == len(offsets)
 
 
+async def test_a_change_at_the_beginning_says_so(cluster: Cluster) -> None:
+    """A policy that changes before the first event stands where the beginning stood: nothing is remembered there."""
+    worker = Worker(cluster.settings, ON)
+    async with running(worker):
+        await cluster.in_force(ON)
+        worker.ruleset = Ruleset(STRICT, cluster.settings.limits)
+        await cluster.in_force(STRICT)
+    changes = (await cluster.journal(0)).changes
+
+    assert [(0, True, worker.ruleset.fingerprint)] == [(each.offset, each.anew, each.ruleset) for each in changes]
+
+
 @pytest.mark.apache
 async def test_after_a_crash_each_event_is_judged_by_what_was_in_force(cluster: Cluster) -> None:
     """A worker is killed behind a change; its successor, which knows the old file only, repeats and changes nothing."""

@@ -167,3 +167,12 @@ def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
     assert (31, "default, clamped from 20: criticalThreshold must be above warningThreshold") == origins[
         "criticalThreshold"
     ]
+
+
+def test_a_file_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    """However deep the nesting, it is an error in a sentence: a worker that watches the file goes on."""
+    file = tmp_path / "deep.toml"
+    file.write_text(f"a = {'[' * 5_000}{']' * 5_000}\n")
+
+    with pytest.raises(PolicyFileError, match="nested too deep to read"):
+        load_policy_file(file)

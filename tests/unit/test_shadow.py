@@ -63,6 +63,17 @@ def test_a_shadow_hides_nothing_that_is_enforced() -> None:
     assert [("block", "generic_repeat", 4)] == said(other.call("x"))
 
 
+def test_a_warning_in_shadow_was_not_heard() -> None:
+    """When shadow is taken away a run that goes on looping is warned, though it was in shadow just before."""
+    log = Log(PolicySet({"enabled": True, "warningThreshold": 2, "criticalThreshold": 9, "shadow": True}))
+    shadow = loop(log, 4)
+    log.guard.change(PolicySet({"enabled": True, "warningThreshold": 2, "criticalThreshold": 9}))
+    enforced = [verdict for number in range(4, 7) for verdict in log.pair(number)]
+
+    assert [("warn", True)] == [(verdict.action, verdict.shadow) for verdict in shadow]
+    assert [("warn", False, 4)] == [(verdict.action, verdict.shadow, verdict.count) for verdict in enforced]
+
+
 def test_both_verdicts_about_one_call() -> None:
     """The shadow is number 0, what is enforced number 1."""
     log = Log(resolve({**BLOCK, "shadowDetectors": ["ping_pong"]}))

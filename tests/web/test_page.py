@@ -177,11 +177,15 @@ async def test_it_only_reads(cluster: Cluster) -> None:
     """Without a token nothing is told; nothing can be written; browsers are told what the page may not do."""
     async with served(cluster, tokens=TOKEN) as address, httpx.AsyncClient(base_url=address) as client:
         outside = [(await client.get(path)).status_code for path in ("/", "/api/stream", "/api/runs", "/static/app.js")]
+        disguised = (await client.get("/api/runs", headers={"host": "x/login?"})).status_code
+        large = (await client.post("/login", content=b"token=" + b"x" * 10_000)).status_code
         client.headers["authorization"] = f"Bearer {TOKEN}"
         inside = [(await client.get(path)).status_code for path in ("/", "/api/runs", "/static/app.js", "/static/x")]
         writing = [(await client.request(method, "/api/runs")).status_code for method in ("POST", "PUT", "DELETE")]
         policy = (await client.get("/")).headers["content-security-policy"]
 
     assert ([303, 401, 401, 401], [200, 200, 200, 404], [405] * 3) == (outside, inside, writing)
+    assert 413 == large
+    assert disguised in {400, 401}
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy

@@ -129,7 +129,8 @@ async function openRun(run) {
 
 async function refreshRun() {
   if (!open) return;
-  const answer = await fetch(`/api/run?run_id=${encodeURIComponent(open)}`), run = await answer.json();
+  const asked = open, answer = await fetch(`/api/run?run_id=${encodeURIComponent(asked)}`), run = await answer.json();
+  if (asked !== open) return; // another one was opened, or none
   $("run-title").textContent = open;
   if (!answer.ok) { $("run-note").textContent = run.error; $("steps").tBodies[0].replaceChildren(); return; }
   const risk = run.risk ? `, ${run.risk.count} of ${run.risk.threshold} to a ${run.risk.action === "warn" ? "warning" : "block"} by ${run.risk.detector}` : "";
@@ -208,6 +209,7 @@ source.onmessage = (event) => {
   if ($("q").value.trim()) search();
   refreshRun();
 };
+source.onerror = () => { if (source.readyState === EventSource.CLOSED) location.reload(); }; // its session is over: to the login
 setInterval(() => {
   const link = $("link"), live = heard && Date.now() - heard < STALE_MS;
   link.className = `link ${live && !state.trouble ? "live" : heard || (state && state.trouble) ? "stale" : ""}`;
